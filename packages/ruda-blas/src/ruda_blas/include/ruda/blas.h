@@ -1,0 +1,56 @@
+/* Argument structs of the operations that ruda-blas registers with ruda-runtime.
+ * Every output is allocated by the caller. `[in]`/`[out]` say who writes. */
+#ifndef RUDA_BLAS_H
+#define RUDA_BLAS_H
+
+#include <ruda/abi.h>
+
+namespace ruda {
+
+/* "gemm.matmul": out[..., M, N] = alpha * a[..., M, K] @ b[..., K, N] + beta * out (+ bias[N]).
+ * Any strides (a transposed operand is not copied), broadcast batch dimensions, float32
+ * accumulation. beta == 0 never reads `out`. `bias` may be null. Rank 2 to 8. */
+RUDA_ARGUMENTS(gemm_args,
+  const ruda_view* a;
+  const ruda_view* b;
+  const ruda_view* bias;
+  const ruda_view* out;
+  double alpha;
+  double beta;)
+
+/* "nf4.quantize": weight[out, in] -> packed uint8[ceil(out*in/2)], scales float32[blocks].
+ * Two codes a byte, the first value in the high nibble; blocks run over the flat row-major weight.
+ * Any strides of `weight`: the result is that of its contiguous copy. */
+RUDA_ARGUMENTS(nf4_quantize_args,
+  const ruda_view* weight;
+  const ruda_view* packed;
+  const ruda_view* scales;
+  int64_t block_size;)
+
+/* "nf4.dequantize": the dense weight[out, in] in its own dtype (float32, float16, bfloat16).
+ * `codebook` is float32[16]. */
+RUDA_ARGUMENTS(nf4_dequantize_args,
+  const ruda_view* packed;
+  const ruda_view* scales;
+  const ruda_view* codebook;
+  const ruda_view* weight;
+  int64_t block_size;)
+
+/* "nf4.matmul": y[M, out] = x[M, in] @ W[out, in]^T (+ bias[out]).
+ * "nf4.input_grad": y[M, in] = x[M, out] @ W[out, in] (x is the output's gradient; no bias).
+ * W is never materialised: at most threads * tile_rows * in_features * 4 bytes of scratch. */
+RUDA_ARGUMENTS(nf4_matmul_args,
+  const ruda_view* x;
+  const ruda_view* packed;
+  const ruda_view* scales;
+  const ruda_view* codebook;
+  const ruda_view* bias;
+  const ruda_view* y;
+  int64_t out_features;
+  int64_t in_features;
+  int64_t block_size;
+  int64_t tile_rows;)
+
+} /* namespace ruda */
+
+#endif /* RUDA_BLAS_H */

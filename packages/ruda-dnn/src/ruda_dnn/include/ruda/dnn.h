@@ -1,0 +1,104 @@
+/* Argument structs of the operations that ruda-dnn registers with ruda-runtime.
+ * Every output is allocated by the caller; a null view marks an absent input or an output that is
+ * not wanted (nothing is computed or allocated for it). */
+#ifndef RUDA_DNN_H
+#define RUDA_DNN_H
+
+#include <ruda/abi.h>
+
+namespace ruda {
+
+/* "rms_norm.forward": y[..., H] = x * rstd * weight, rstd = 1/sqrt(mean(x^2) + epsilon).
+ * weight[H] in x's dtype or float32, or null; rstd float32[rows], or null. */
+RUDA_ARGUMENTS(rms_norm_forward_args,
+  const ruda_view* x;
+  const ruda_view* weight;
+  const ruda_view* y;
+  const ruda_view* rstd;
+  double epsilon;)
+
+/* "rms_norm.backward": dx[..., H] in x's dtype, dweight[H] in the weight's dtype; either may be
+ * null. The weight gradient is summed in `parts` float32 partials (0: clamp(ceil(rows/32), 1, 128)),
+ * whatever the thread count. */
+RUDA_ARGUMENTS(rms_norm_backward_args,
+  const ruda_view* x;
+  const ruda_view* weight;
+  const ruda_view* grad;
+  const ruda_view* rstd;
+  const ruda_view* dx;
+  const ruda_view* dweight;
+  int64_t parts;)
+
+/* "silu_mul.forward": out = round(silu(gate)) * up, same shape and dtype, contiguous. */
+RUDA_ARGUMENTS(silu_mul_forward_args,
+  const ruda_view* gate;
+  const ruda_view* up;
+  const ruda_view* out;)
+
+/* "silu_mul.backward": dgate and dup; either may be null. */
+RUDA_ARGUMENTS(silu_mul_backward_args,
+  const ruda_view* gate;
+  const ruda_view* up;
+  const ruda_view* grad;
+  const ruda_view* dgate;
+  const ruda_view* dup;)
+
+/* "linear_cross_entropy.forward": sum over the valid rows of
+ *   -log softmax(hidden[T, H] @ head[V, H]^T + bias[V])[target[T]]
+ * written to loss float32[] (a 0-dimensional view); count int64[] gets the number of valid rows.
+ * Rows whose target equals ignore_index cost nothing. A target outside 0..V-1 is an error.
+ * dhidden[T, H] float32, dhead[V, H] float32 and dbias[V] float32 may be null: they get the gradients
+ * of the sum, computed chunk by chunk in the same pass. token_chunk rows of logits at a time
+ * (0: the largest chunk whose float32 logits stay under 64 MiB). */
+RUDA_ARGUMENTS(linear_cross_entropy_args,
+  const ruda_view* hidden;
+  const ruda_view* head;
+  const ruda_view* bias;
+  const ruda_view* target;
+  const ruda_view* loss;
+  const ruda_view* count;
+  const ruda_view* dhidden;
+  const ruda_view* dhead;
+  const ruda_view* dbias;
+  int64_t token_chunk;
+  int64_t ignore_index;)
+
+/* "adamw.step": one fused update of `tensors` parameters (torch.optim.AdamW's order of operations).
+ * Arrays have `tensors` entries. `parameters` are float32, float16 or bfloat16 and contiguous;
+ * `masters` are float32, or null where the parameter itself is float32; gradients have the
+ * parameter's dtype or float32. gradient_scale multiplies each gradient on the way in. */
+RUDA_ARGUMENTS(adamw_step_args,
+  const ruda_view* const* parameters;
+  const ruda_view* const* gradients;
+  const ruda_view* const* masters;
+  const ruda_view* const* first_moments;
+  const ruda_view* const* second_moments;
+  int64_t tensors;
+  int64_t step;
+  double learning_rate;
+  double beta1;
+  double beta2;
+  double epsilon;
+  double weight_decay;
+  double gradient_scale;)
+
+/* "gradient.unscale": every gradient is multiplied in place by `scale` (1 leaves them untouched);
+ * *finite becomes 0 when any value is NaN or infinite. */
+RUDA_ARGUMENTS(gradient_unscale_args,
+  const ruda_view* const* gradients;
+  int64_t tensors;
+  double scale;
+  int32_t* finite;)
+
+/* "gradient.norm": the global L2 norm (float64 accumulation in a fixed order) of `tensors`
+ * gradients times `scale`, and whether all of them are finite; gradients are only read. */
+RUDA_ARGUMENTS(gradient_norm_args,
+  const ruda_view* const* gradients;
+  int64_t tensors;
+  double scale;
+  double* norm;
+  int32_t* finite;)
+
+} /* namespace ruda */
+
+#endif /* RUDA_DNN_H */
