@@ -1,0 +1,11 @@
+"""What ruda-finetune provides and requires; see ruda-runtime's `check_abi`."""
+
+from __future__ import annotations
+
+PROVIDES: dict[str, int] = {}
+REQUIRES: dict[str, dict[str, int]] = {
+    "ruda-runtime": {"tensor": 10},
+    "ruda-blas": {"tensor": 10},
+    "ruda-dnn": {"tensor": 10},
+    "ruda-torch": {"tensor": 10},
+}
