@@ -1,0 +1,82 @@
+"""A frozen linear layer with a trainable low-rank update."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..quantization import NF4Linear
+from ..targets import module_device
+
+
+class LoRALinear(nn.Module):
+    """`base(x) + scaling * B(A(dropout(x)))` (Hu et al., 2021).
+
+    base_layer: `nn.Linear` or `NF4Linear`; it is not changed.
+    lora_A: [rank, in_features], Kaiming uniform with a = sqrt(5) as in PEFT; lora_B:
+        [out_features, rank], zero, so that the layer starts as its base. Both are trainable, in
+        `adapter_dtype`, on the base's device. lora_A is drawn from the CPU generator on every
+        device, so that a seed gives the same adapter everywhere.
+    scaling: `alpha / rank`, or `alpha / sqrt(rank)` with `use_rslora`.
+    dropout: probability that an input of the update is zeroed in training.
+
+    The update is computed in the activation's dtype, whatever dtype the base was stored in; the
+    trainable weights are cast on the way, and their gradients come back in `adapter_dtype`.
+    """
+
+    def __init__(
+        self,
+        base_layer: nn.Module,
+        rank: int = 16,
+        alpha: float = 16.0,
+        adapter_dtype: torch.dtype = torch.float32,
+        dropout: float = 0.0,
+        use_rslora: bool = False,
+    ) -> None:
+        super().__init__()
+        if not isinstance(base_layer, (nn.Linear, NF4Linear)):
+            raise TypeError(
+                f"[LoRALinear] base_layer must be a linear layer: got {type(base_layer).__name__}"
+            )
+        self.in_features = base_layer.in_features
+        self.out_features = base_layer.out_features
+        self.rank = rank
+        self.alpha = alpha
+        self.use_rslora = use_rslora
+        self.scaling = alpha / math.sqrt(rank) if use_rslora else alpha / rank
+        self.base_layer = base_layer
+        self.dropout = nn.Dropout(dropout) if dropout > 0 else None
+        device = module_device(base_layer)
+        down = torch.empty(rank, self.in_features, dtype=torch.float32, device="cpu")
+        nn.init.kaiming_uniform_(down, a=math.sqrt(5))
+        self.lora_A = nn.Parameter(down.to(device=device, dtype=adapter_dtype))
+        self.lora_B = nn.Parameter(
+            torch.zeros(self.out_features, rank, dtype=adapter_dtype, device=device)
+        )
+        self.train(base_layer.training)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x [..., in_features] -> [..., out_features]."""
+        base = self.base_layer(x)
+        if self.dropout is not None:
+            x = self.dropout(x)
+        # the scaling goes onto the small factor, the sum into the product: one pass over the result
+        low = F.linear(x, self.lora_A.to(x.dtype)) * self.scaling
+        up = self.lora_B.to(base.dtype).t()
+        rows = torch.addmm(base.reshape(-1, self.out_features),
+                           low.to(base.dtype).reshape(-1, self.rank), up)
+        return rows.view(base.shape)
+
+    def delta(self) -> torch.Tensor:
+        """The update of the weight, `scaling * B @ A`, float32 [out_features, in_features]."""
+        return (self.lora_B.detach().float() @ self.lora_A.detach().float()) * self.scaling
+
+    def extra_repr(self) -> str:
+        dropout = self.dropout.p if self.dropout is not None else 0.0
+        return (
+            f"rank={self.rank}, alpha={self.alpha:g}, dropout={dropout:g}, "
+            f"use_rslora={self.use_rslora}, dtype={self.lora_A.dtype}"
+        )
