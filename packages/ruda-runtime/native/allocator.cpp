@@ -1,0 +1,177 @@
+#include "allocator.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+
+#include <ruda/entry.hpp>
+
+#include "environment.hpp"
+#include "kernels.hpp"
+#include "large_pool.hpp"
+#include "mapping.hpp"
+#include "small_pool.hpp"
+
+namespace ruda::native {
+namespace {
+
+constexpr int poison_byte = 0xff;
+constexpr size_t reported_holders = 5;
+
+struct allocator_state {
+  std::mutex mutex;
+  mapping source;
+  small_pool small{source};
+  large_pool large{source};
+  int64_t allocated = 0;
+  int64_t peak_allocated = 0;
+  int64_t count = 0;
+  int64_t allocations = 0;
+  int64_t out_of_memory = 0;
+
+  void* take(size_t bytes) {
+    return bytes <= small_pool::max_bytes ? small.allocate(bytes)
+                                          : large.allocate(bytes, running_kernel());
+  }
+  void trim() {
+    small.trim();
+    large.trim();
+  }
+};
+
+// Never destroyed: blocks may be released while the process shuts down.
+allocator_state& state() {
+  static allocator_state* shared = new allocator_state;
+  return *shared;
+}
+
+std::string bytes_text(int64_t bytes) {
+  static constexpr const char* units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  if (bytes < 1024) return std::to_string(bytes) + " B";
+  double value = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < std::size(units); ++unit) value /= 1024;
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.2f %s", value, units[unit]);
+  return text;
+}
+
+// Needs the lock.
+int32_t report_out_of_memory(allocator_state& shared, size_t bytes, ruda_error* error) {
+  ++shared.out_of_memory;
+  const int64_t available = shared.source.free_bytes();
+  std::string text = "[allocate] out of memory: asked for " +
+                     bytes_text(static_cast<int64_t>(std::min<size_t>(bytes, INT64_MAX))) + " (" +
+                     std::to_string(bytes) + " bytes); free: ";
+  text += available < 0 ? "unknown" : bytes_text(available);
+  if (settings().memory_limit != 0)
+    text += " of RUDA_MEMORY_LIMIT=" + bytes_text(settings().memory_limit);
+  text += "; allocated: " + bytes_text(shared.allocated) + " in " + std::to_string(shared.count) +
+          " blocks; reserved: " + bytes_text(shared.source.stats.reserved);
+  const auto holders = shared.large.largest(reported_holders);
+  if (!holders.empty()) {
+    text += "; largest holders: ";
+    for (size_t i = 0; i < holders.size(); ++i) {
+      if (i != 0) text += ", ";
+      text += bytes_text(static_cast<int64_t>(holders[i].bytes)) + " (" +
+              (holders[i].kernel != nullptr ? holders[i].kernel : "tensor") + ")";
+    }
+  }
+  text += ". Free tensors you do not need, or use a smaller batch or sequence length";
+  return fail(error, RUDA_ERROR_MEMORY, "%s", text.c_str());
+}
+
+}  // namespace
+
+void prepare_allocator() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    state();
+    pthread_atfork([] { state().mutex.lock(); }, [] { state().mutex.unlock(); },
+                   [] { state().mutex.unlock(); });
+  });
+}
+
+void* allocate(size_t bytes, ruda_error* error) noexcept {
+  if (bytes == 0) return nullptr;
+  void* result = nullptr;
+  size_t usable = 0;
+  const int32_t status = guard("allocate", error, [&]() -> int32_t {
+    allocator_state& shared = state();
+    const std::lock_guard lock(shared.mutex);
+    if (bytes > size_t{1} << 62) return report_out_of_memory(shared, bytes, error);
+    result = shared.take(bytes);
+    if (result == nullptr) {
+      shared.trim();
+      result = shared.take(bytes);
+    }
+    if (result == nullptr) return report_out_of_memory(shared, bytes, error);
+    shared.allocated += static_cast<int64_t>(bytes);
+    shared.peak_allocated = std::max(shared.peak_allocated, shared.allocated);
+    ++shared.count;
+    ++shared.allocations;
+    if (settings().poison)
+      usable = std::max(shared.small.usable_size(result), shared.large.usable_size(result));
+    return RUDA_OK;
+  });
+  if (status != RUDA_OK) return nullptr;
+  if (usable != 0) std::memset(result, poison_byte, usable);
+  return result;
+}
+
+void release(void* pointer) noexcept {
+  if (pointer == nullptr) return;
+  if (settings().poison) std::memset(pointer, poison_byte, usable_size(pointer));
+  allocator_state& shared = state();
+  const std::lock_guard lock(shared.mutex);
+  const size_t bytes =
+      shared.small.covers(pointer) ? shared.small.release(pointer) : shared.large.release(pointer);
+  if (bytes == 0) {
+    // A second release or a foreign pointer: going on would hand one block to two owners.
+    std::fprintf(stderr, "ruda_runtime: release(%p) is not the start of a live block\n", pointer);
+    std::abort();
+  }
+  shared.allocated -= static_cast<int64_t>(bytes);
+  --shared.count;
+}
+
+size_t usable_size(const void* pointer) noexcept {
+  if (pointer == nullptr) return 0;
+  allocator_state& shared = state();
+  const std::lock_guard lock(shared.mutex);
+  return shared.small.covers(pointer) ? shared.small.usable_size(pointer)
+                                      : shared.large.usable_size(pointer);
+}
+
+void memory_stats(ruda_memory_stats* stats) noexcept {
+  allocator_state& shared = state();
+  const std::lock_guard lock(shared.mutex);
+  *stats = {shared.allocated,
+            shared.source.stats.reserved,
+            shared.peak_allocated,
+            shared.source.stats.peak_reserved,
+            shared.count,
+            shared.allocations,
+            shared.source.stats.calls,
+            shared.out_of_memory};
+}
+
+void reset_peak_memory_stats() noexcept {
+  allocator_state& shared = state();
+  const std::lock_guard lock(shared.mutex);
+  shared.peak_allocated = shared.allocated;
+  shared.source.stats.peak_reserved = shared.source.stats.reserved;
+}
+
+void empty_cache() noexcept {
+  allocator_state& shared = state();
+  const std::lock_guard lock(shared.mutex);
+  shared.trim();
+}
+
+}  // namespace ruda::native

@@ -1,0 +1,33 @@
+#include "api.hpp"
+
+#include "allocator.hpp"
+#include "kernels.hpp"
+#include "system.hpp"
+#include "thread_pool.hpp"
+
+namespace ruda::native {
+
+const ruda_api& api_table() {
+  static constexpr ruda_api table{
+      .abi_version = RUDA_ABI_VERSION,
+      .struct_size = sizeof(ruda_api),
+      .allocate = allocate,
+      .release = release,
+      .usable_size = usable_size,
+      .memory_stats = memory_stats,
+      .reset_peak_memory_stats = reset_peak_memory_stats,
+      .empty_cache = empty_cache,
+      .num_threads = num_threads,
+      .set_num_threads = set_num_threads,
+      .parallel_for = parallel_for,
+      .in_parallel = in_parallel,
+      .register_kernel = register_kernel,
+      .find_kernel = find_kernel,
+      .launch = launch,
+      .launch_count = launch_count,
+      .cpu_level = cpu_level,
+  };
+  return table;
+}
+
+}  // namespace ruda::native

@@ -1,0 +1,104 @@
+#include "kernels.hpp"
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+
+#include <ruda/entry.hpp>
+
+#include "environment.hpp"
+#include "streams.hpp"
+
+namespace ruda::native {
+namespace {
+
+// `kernel` comes first: a `const ruda_kernel*` handed out by find_kernel is the record's address.
+struct record {
+  ruda_kernel kernel;
+  std::string name;
+  std::string package;
+  std::atomic<int64_t> launches{0};
+};
+
+struct registry {
+  std::shared_mutex mutex;
+  std::map<std::string, std::unique_ptr<record>, std::less<>> records;
+};
+
+// Never destroyed: kernels may be launched by threads that outlive static destruction.
+registry& the_registry() {
+  static registry* shared = new registry;
+  return *shared;
+}
+
+std::atomic<int64_t> total_launches{0};
+thread_local const char* current_kernel = nullptr;
+
+}  // namespace
+
+const char* running_kernel() noexcept { return current_kernel; }
+
+int32_t register_kernel(const ruda_kernel* kernel, ruda_error* error) noexcept {
+  return guard("register_kernel", error, [&]() -> int32_t {
+    RUDA_CHECK(kernel != nullptr && kernel->name != nullptr && *kernel->name != 0 &&
+                   kernel->package != nullptr && *kernel->package != 0 && kernel->run != nullptr,
+               error, RUDA_ERROR_VALUE,
+               "[register_kernel] a kernel needs a name, a package and a function");
+    auto added = std::make_unique<record>();
+    added->name = kernel->name;
+    added->package = kernel->package;
+    added->kernel = {added->name.c_str(), added->package.c_str(), kernel->layout, kernel->run};
+    registry& shared = the_registry();
+    const std::unique_lock lock(shared.mutex);
+    const auto found = shared.records.find(added->name);
+    RUDA_CHECK(found == shared.records.end(), error, RUDA_ERROR_VALUE,
+               "[register_kernel] '%s' of %s is already registered by %s; a name belongs to one "
+               "kernel",
+               kernel->name, kernel->package, found->second->package.c_str());
+    std::string name = added->name;
+    shared.records.emplace(std::move(name), std::move(added));
+    return RUDA_OK;
+  });
+}
+
+const ruda_kernel* find_kernel(const char* name) noexcept {
+  if (name == nullptr) return nullptr;
+  registry& shared = the_registry();
+  const std::shared_lock lock(shared.mutex);
+  const auto found = shared.records.find(std::string_view(name));
+  return found == shared.records.end() ? nullptr : &found->second->kernel;
+}
+
+int32_t launch(const ruda_kernel* kernel, const void* args, ruda_stream stream,
+               ruda_error* error) noexcept {
+  RUDA_CHECK(kernel != nullptr, error, RUDA_ERROR_UNSUPPORTED,
+             "[launch] the kernel is null: no kernel of that name is registered; import the package "
+             "that provides it");
+  RUDA_CHECK(args != nullptr, error, RUDA_ERROR_VALUE, "[%s] the argument struct is null",
+             kernel->name);
+  RUDA_TRY(check_submission(stream, kernel->name, error));
+  auto* self = const_cast<record*>(reinterpret_cast<const record*>(kernel));
+  self->launches.fetch_add(1, std::memory_order_relaxed);
+  total_launches.fetch_add(1, std::memory_order_relaxed);
+  const char* outer = std::exchange(current_kernel, kernel->name);
+  const int32_t status = kernel->run(args, error);
+  current_kernel = outer;
+  return status;
+}
+
+int64_t launch_count() noexcept { return total_launches.load(std::memory_order_relaxed); }
+
+std::vector<kernel_info> list_kernels() {
+  registry& shared = the_registry();
+  const std::shared_lock lock(shared.mutex);
+  std::vector<kernel_info> result;
+  result.reserve(shared.records.size());
+  for (const auto& [name, each] : shared.records)
+    result.push_back({name, each->package, each->kernel.layout, each->launches.load()});
+  return result;
+}
+
+}  // namespace ruda::native

@@ -1,0 +1,268 @@
+#include "thread_pool.hpp"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <climits>
+#include <cstdio>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include <ruda/entry.hpp>
+
+#include "environment.hpp"
+#include "system.hpp"
+
+namespace ruda::native {
+namespace {
+
+constexpr auto spin_time = std::chrono::microseconds(50);
+
+thread_local int32_t parallel_depth = 0;
+
+void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, expected, nullptr,
+          nullptr, 0);
+}
+
+void futex_wake(std::atomic<uint32_t>& word, int count) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, count, nullptr, nullptr,
+          0);
+}
+
+// Spins until `done` holds or the time is up; returns whether it holds.
+template <class Predicate>
+bool spin_until(Predicate&& done) {
+  const auto deadline = std::chrono::steady_clock::now() + spin_time;
+  for (;;) {
+    for (int i = 0; i < 32; ++i) {
+      if (done()) return true;
+      pause_cpu();
+    }
+    if (std::chrono::steady_clock::now() > deadline) return done();
+  }
+}
+
+// A loop is open while it has parts to give out. `state` is the open bit, a bit that says the caller
+// sleeps until the last worker leaves, and the number of workers inside. A worker that wakes up late
+// finds the loop closed and never delays the caller; the loop's fields change only while it is closed
+// and nobody is inside.
+class pool {
+ public:
+  explicit pool(int32_t count) : count_(count) {}
+
+  int32_t count() const { return count_.load(std::memory_order_relaxed); }
+  int32_t started() const { return started_.load(std::memory_order_relaxed); }
+
+  bool try_acquire() { return !busy_.exchange(true, std::memory_order_acquire); }
+  void release() { busy_.store(false, std::memory_order_release); }
+
+  // Needs the pool acquired. Threads above the new count would take wake-ups meant for others, so all
+  // are stopped and the next loop starts the right number.
+  void resize(int32_t count) {
+    stopping_.store(true, std::memory_order_relaxed);
+    epoch_.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake(epoch_, INT_MAX);
+    for (std::thread& worker : workers_) worker.join();
+    workers_.clear();
+    started_.store(0, std::memory_order_relaxed);
+    stopping_.store(false, std::memory_order_relaxed);
+    count_.store(count, std::memory_order_relaxed);
+  }
+
+  // Needs the pool acquired.
+  void run(int64_t begin, int64_t end, int64_t grain, int64_t parts, ruda_range_fn fn,
+           void* context) {
+    start();
+    begin_ = begin;
+    end_ = end;
+    grain_ = grain;
+    parts_ = parts;
+    // Parts are taken several at a time when there are many of them; each is still its own call.
+    batch_ = std::max<int64_t>(1, parts / (int64_t{count()} * 16));
+    fn_ = fn;
+    context_ = context;
+    next_.store(0, std::memory_order_relaxed);
+    state_.store(open_bit, std::memory_order_release);
+    epoch_.fetch_add(1, std::memory_order_seq_cst);
+    if (const int32_t parked = parked_.load(std::memory_order_seq_cst); parked > 0)
+      futex_wake(epoch_, static_cast<int>(std::min<int64_t>(parked, parts - 1)));
+
+    run_parts(0);
+
+    uint32_t state = state_.fetch_and(~open_bit, std::memory_order_acq_rel) & ~open_bit;
+    if (state == 0) return;
+    if (spin_until([&] { return state_.load(std::memory_order_acquire) == 0; })) return;
+    state = state_.fetch_or(sleeper_bit, std::memory_order_acq_rel) | sleeper_bit;
+    while ((state & count_mask) != 0) {
+      futex_wait(state_, state);
+      state = state_.load(std::memory_order_acquire);
+    }
+  }
+
+ private:
+  static constexpr uint32_t open_bit = 1u << 31;
+  static constexpr uint32_t sleeper_bit = 1u << 30;
+  static constexpr uint32_t count_mask = 0xffff;
+
+  void start() {
+    if (started_.load(std::memory_order_relaxed) == count() - 1 || start_failed_) return;
+    // Signals are for the threads of the program, not for workers.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      for (int32_t i = static_cast<int32_t>(workers_.size()); i < count() - 1; ++i) {
+        workers_.emplace_back([this, worker = i + 1] { work(worker); });
+        pthread_setname_np(workers_.back().native_handle(), "ruda-worker");
+      }
+    } catch (const std::exception& caught) {
+      start_failed_ = true;
+      std::fprintf(stderr, "ruda_runtime: only %zu of %d worker threads could be started: %s\n",
+                   workers_.size(), count() - 1, caught.what());
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    started_.store(static_cast<int32_t>(workers_.size()), std::memory_order_relaxed);
+  }
+
+  void run_parts(int32_t worker) {
+    ++parallel_depth;
+    for (;;) {
+      const int64_t first = next_.fetch_add(batch_, std::memory_order_relaxed);
+      if (first >= parts_) break;
+      const int64_t last = std::min(first + batch_, parts_);
+      for (int64_t part = first; part < last; ++part) {
+        const int64_t part_begin = begin_ + part * grain_;
+        fn_(context_, part_begin, end_ - part_begin <= grain_ ? end_ : part_begin + grain_, worker);
+      }
+    }
+    --parallel_depth;
+  }
+
+  bool enter() {
+    uint32_t state = state_.load(std::memory_order_acquire);
+    while ((state & open_bit) != 0)
+      if (state_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel)) return true;
+    return false;
+  }
+
+  void leave() {
+    const uint32_t before = state_.fetch_sub(1, std::memory_order_acq_rel);
+    if ((before & sleeper_bit) != 0 && (before & count_mask) == 1) futex_wake(state_, 1);
+  }
+
+  void work(int32_t worker) noexcept {
+    uint32_t seen = 0;
+    while (!stopping_.load(std::memory_order_relaxed)) {
+      if (enter()) {
+        run_parts(worker);
+        leave();
+      }
+      const auto changed = [&] { return epoch_.load(std::memory_order_seq_cst) != seen; };
+      if (!spin_until(changed)) {
+        parked_.fetch_add(1, std::memory_order_seq_cst);
+        while (!changed()) futex_wait(epoch_, seen);
+        parked_.fetch_sub(1, std::memory_order_seq_cst);
+      }
+      seen = epoch_.load(std::memory_order_seq_cst);
+    }
+  }
+
+  std::atomic<bool> busy_{false};
+  std::atomic<bool> stopping_{false};
+  bool start_failed_ = false;
+  std::atomic<int32_t> count_;
+  std::atomic<int32_t> started_{0};
+  std::vector<std::thread> workers_;
+
+  int64_t begin_ = 0, end_ = 0, grain_ = 1, parts_ = 0, batch_ = 1;
+  ruda_range_fn fn_ = nullptr;
+  void* context_ = nullptr;
+
+  // On lines of their own: workers poll the first, everybody writes the others.
+  alignas(64) std::atomic<uint32_t> epoch_{0};
+  std::atomic<int32_t> parked_{0};
+  alignas(64) std::atomic<uint32_t> state_{0};
+  alignas(64) std::atomic<int64_t> next_{0};
+};
+
+alignas(pool) unsigned char pool_memory[sizeof(pool)];
+std::atomic<pool*> instance{nullptr};
+
+// Made in place and never destroyed: at exit workers may still be parked in it.
+pool& the_pool() { return *instance.load(std::memory_order_acquire); }
+
+void make_pool(int32_t count) {
+  instance.store(new (pool_memory) pool(count), std::memory_order_release);
+}
+
+// The threads do not exist in a forked child; whatever state they left is overwritten.
+void after_fork_in_child() { make_pool(the_pool().count()); }
+
+}  // namespace
+
+void prepare_thread_pool() {
+  if (instance.load(std::memory_order_acquire) != nullptr) return;
+  const int32_t asked = settings().threads;
+  make_pool(asked > 0 ? asked : cpu_count());
+  pthread_atfork(nullptr, nullptr, after_fork_in_child);
+}
+
+int32_t num_threads() noexcept { return the_pool().count(); }
+
+int32_t started_workers() noexcept { return the_pool().started(); }
+
+int32_t in_parallel() noexcept { return parallel_depth > 0 ? 1 : 0; }
+
+int32_t set_num_threads(int32_t count, ruda_error* error) noexcept {
+  RUDA_CHECK(count >= 1 && count <= 1024, error, RUDA_ERROR_VALUE,
+             "[set_num_threads] count: got %d, wanted 1 to 1024", count);
+  RUDA_CHECK(parallel_depth == 0, error, RUDA_ERROR_RUNTIME,
+             "[set_num_threads] called from inside a parallel loop: call it between operations");
+  pool& shared = the_pool();
+  while (!shared.try_acquire()) sched_yield();
+  if (shared.count() != count) shared.resize(count);
+  shared.release();
+  return RUDA_OK;
+}
+
+void parallel_for(int64_t begin, int64_t end, int64_t grain, ruda_range_fn fn,
+                  void* context) noexcept {
+  if (end <= begin) return;
+  grain = std::max<int64_t>(grain, 1);
+  const int64_t parts = (end - begin - 1) / grain + 1;
+  if (parts == 1) {
+    fn(context, begin, end, 0);
+    return;
+  }
+  if (pool& shared = the_pool(); parallel_depth == 0 && shared.count() > 1 && shared.try_acquire()) {
+    shared.run(begin, end, grain, parts, fn, context);
+    shared.release();
+    return;
+  }
+  ++parallel_depth;
+  for (int64_t part = 0; part < parts; ++part) {
+    const int64_t part_begin = begin + part * grain;
+    fn(context, part_begin, end - part_begin <= grain ? end : part_begin + grain, 0);
+  }
+  --parallel_depth;
+}
+
+}  // namespace ruda::native

@@ -1,0 +1,1 @@
+"""ruda_runtime"""
