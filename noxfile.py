@@ -158,7 +158,9 @@ def tests(session: nox.Session) -> None:
 def integration(session: nox.Session) -> None:
     """Wheels in clean environments, version mismatches, whole runs (15 minutes at most)."""
     build_wheels(session)
-    session.install("pytest>=8", "pytest-timeout>=2.3", "virtualenv", "pyelftools", *BUILD_REQUIREMENTS[:6])
+    session.install(
+        "pytest>=8", "pytest-timeout>=2.3", "virtualenv", "pyelftools", *BUILD_REQUIREMENTS[:6]
+    )
     session.run(
         "python", "-m", "pytest", "tests-integration", *session.posargs,
         env={"RUDA_WHEELHOUSE": str(WHEELHOUSE), **find_links()},

@@ -60,9 +60,7 @@ SMOKE = dict(zip(ORDER, [RUNTIME, BLAS, DNN, TORCH, FINETUNE]))
 
 
 @pytest.mark.parametrize("top", ORDER)
-def test_subset(
-    top: str, wheelhouse: Path, new_environment: Callable[[str], Environment]
-) -> None:
+def test_subset(top: str, wheelhouse: Path, new_environment: Callable[[str], Environment]) -> None:
     environment = new_environment(top)
     if top in ("ruda-torch", "ruda-finetune"):
         environment.install("torch==2.13.0")

@@ -43,9 +43,7 @@ def replace(path: Path, pattern: str, new: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def environment(
-    wheelhouse: Path, new_environment: Callable[[str], Environment]
-) -> Environment:
+def environment(wheelhouse: Path, new_environment: Callable[[str], Environment]) -> Environment:
     made = new_environment("versions")
     made.install(str(wheel_of(wheelhouse, "ruda-dnn")))
     return made

@@ -44,9 +44,18 @@ def build(name: str, jobs: int, extra: list[str]) -> None:
         for below in ORDER[: ORDER.index(name)]
     ]
     configure = [
-        "cmake", "-S", str(source), "-B", str(binary), "-G", "Ninja",
-        "-DCMAKE_BUILD_TYPE=Release", f"-DPython_EXECUTABLE={sys.executable}",
-        f"-Dpybind11_DIR={pybind11.get_cmake_dir()}", *roots, *extra,
+        "cmake",
+        "-S",
+        str(source),
+        "-B",
+        str(binary),
+        "-G",
+        "Ninja",
+        "-DCMAKE_BUILD_TYPE=Release",
+        f"-DPython_EXECUTABLE={sys.executable}",
+        f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+        *roots,
+        *extra,
     ]
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
     subprocess.run(["cmake", "--build", str(binary), "-j", str(jobs)], check=True)
@@ -61,8 +70,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("packages", nargs="*", choices=[[], *ORDER], default=[])
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--define", action="append", default=[], metavar="NAME=VALUE",
-                        help="a CMake definition, for example CMAKE_BUILD_TYPE=Debug")
+    parser.add_argument(
+        "--define",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a CMake definition, for example CMAKE_BUILD_TYPE=Debug",
+    )
     arguments = parser.parse_args()
     write_path_file()
     (ROOT / "build").mkdir(exist_ok=True)
