@@ -1,0 +1,203 @@
+#include "allocator.h"
+
+#include "runtime.h"
+#include "state.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <string>
+
+namespace ruda_torch {
+
+namespace {
+
+const c10::Device kDevice(kRuda, 0);
+
+// Bytes handed out through this module since the process started (the pool keeps no such sum).
+std::atomic<int64_t> g_handed_out{0};
+
+void report(void* pointer, int64_t nbytes) {
+  if (!c10::memoryProfilingEnabled()) return;
+  ruda_memory_stats stats;
+  api()->memory_stats(&stats);
+  c10::reportMemoryUsageToProfiler(pointer, nbytes, stats.allocated, stats.reserved, kDevice);
+}
+
+// A number of bytes in a file of the kernel's, or the largest number for "max" or no file.
+size_t bytes_in_file(const char* path) {
+  std::ifstream file(path);
+  size_t value = 0;
+  return file >> value ? value : std::numeric_limits<size_t>::max();
+}
+
+// Free and total bytes: the machine's, or the control group's where that is less.
+std::pair<size_t, size_t> host_memory() {
+  size_t total = 0;
+  size_t available = 0;
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  size_t kib = 0;
+  std::string unit;
+  while (file >> name >> kib) {
+    std::getline(file, unit);
+    if (name == "MemTotal:") total = kib * 1024;
+    if (name == "MemAvailable:") available = kib * 1024;
+  }
+  const size_t limit = bytes_in_file("/sys/fs/cgroup/memory.max");
+  const size_t used = bytes_in_file("/sys/fs/cgroup/memory.current");
+  if (limit < total) {
+    total = limit;
+    available = std::min(available, used < limit ? limit - used : size_t{0});
+  }
+  return {available, total};
+}
+
+class RudaAllocator final : public c10::DeviceAllocator {
+ public:
+  c10::DataPtr allocate(size_t nbytes) override {
+    void* pointer = pool_allocate(nbytes);
+    return {pointer, pointer, &pool_release, kDevice};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &pool_release; }
+
+  void copy_data(void* target, const void* source, size_t count) const override {
+    default_copy_data(target, source, count);
+  }
+
+  bool initialized() override { return is_initialized(); }
+
+  void emptyCache(c10::MempoolId_t pool = {0, 0}) override {
+    TORCH_CHECK_NOT_IMPLEMENTED(pool == c10::MempoolId_t(0, 0),
+                                "[empty_cache] private memory pools do not exist on ruda");
+    api()->empty_cache();
+  }
+
+  // The host target runs a stream's work before the call that submits it returns, so that a block
+  // is never in use by a stream when it is freed.
+  void recordStream(const c10::DataPtr& pointer, c10::Stream stream) override {
+    TORCH_CHECK_VALUE(stream.device_type() == kRuda, "[record_stream] stream: got one of ",
+                      stream.device(), ", wanted one of ruda");
+    TORCH_CHECK_VALUE(!pointer || pointer.device().type() == kRuda,
+                      "[record_stream] memory: got ", pointer.device(), ", wanted ruda");
+  }
+
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    check_index(device);
+    ruda_memory_stats now;
+    api()->memory_stats(&now);
+    const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    auto fill = [&](c10::CachingAllocator::StatArray& stat, int64_t current, int64_t peak,
+                    int64_t sum) {
+      stat[all].current = current;
+      stat[all].peak = std::max(current, peak);
+      stat[all].allocated = sum;
+      stat[all].freed = std::max<int64_t>(0, sum - current);
+    };
+    const int64_t bytes = g_handed_out.load() - base_.handed_out;
+    const int64_t blocks = now.allocations - base_.allocations;
+    const int64_t segments = now.system_allocations - base_.system_allocations;
+    fill(stats.allocated_bytes, now.allocated, now.peak_allocated, bytes);
+    fill(stats.requested_bytes, now.allocated, now.peak_allocated, bytes);
+    fill(stats.active_bytes, now.allocated, now.peak_allocated, bytes);
+    fill(stats.allocation, now.count, now.count, blocks);
+    fill(stats.active, now.count, now.count, blocks);
+    stats.reserved_bytes[all].current = now.reserved;
+    stats.reserved_bytes[all].peak = std::max(now.reserved, now.peak_reserved);
+    stats.num_device_alloc = segments;
+    stats.num_ooms = now.out_of_memory - base_.out_of_memory;
+    return stats;
+  }
+
+  void resetAccumulatedStats(c10::DeviceIndex device) override {
+    check_index(device);
+    ruda_memory_stats now;
+    api()->memory_stats(&now);
+    base_ = {g_handed_out.load(), now.allocations, now.system_allocations, now.out_of_memory};
+  }
+
+  void resetPeakStats(c10::DeviceIndex device) override {
+    check_index(device);
+    api()->reset_peak_memory_stats();
+  }
+
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    check_index(device);
+    return host_memory();
+  }
+
+ private:
+  static void check_index(c10::DeviceIndex device) {
+    TORCH_CHECK_VALUE(device == 0 || device == -1, "[ruda] device index: got ",
+                      static_cast<int>(device), ", wanted 0 (there is one device)");
+  }
+
+  // The accumulated numbers at the last reset.
+  struct {
+    int64_t handed_out = 0;
+    int64_t allocations = 0;
+    int64_t system_allocations = 0;
+    int64_t out_of_memory = 0;
+  } base_;
+};
+
+}  // namespace
+
+c10::DeviceAllocator* ruda_allocator() {
+  static auto* instance = new RudaAllocator();  // storages outlive static destructors
+  return instance;
+}
+
+void* pool_allocate(size_t nbytes) {
+  ensure_usable();
+  if (nbytes == 0) return nullptr;
+  ruda_error error;
+  error.code = RUDA_OK;
+  error.message[0] = '\0';
+  void* pointer = api()->allocate(nbytes, &error);
+  if (pointer == nullptr) {
+    ruda_memory_stats stats;
+    api()->memory_stats(&stats);
+    c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(nbytes), stats.allocated,
+                                     stats.reserved, kDevice);
+    check(error.code == RUDA_OK ? RUDA_ERROR_MEMORY : error.code, error);
+  }
+  g_handed_out.fetch_add(static_cast<int64_t>(nbytes), std::memory_order_relaxed);
+  report(pointer, static_cast<int64_t>(nbytes));
+  return pointer;
+}
+
+void pool_release(void* pointer) {
+  if (pointer == nullptr) return;
+  if (c10::memoryProfilingEnabled()) {
+    report(pointer, -static_cast<int64_t>(api()->usable_size(pointer)));
+  }
+  api()->release(pointer);
+}
+
+bool pool_owns(const void* pointer) {
+  return pointer != nullptr && api()->usable_size(pointer) != 0;
+}
+
+c10::Storage make_storage(size_t nbytes) {
+  return c10::Storage(c10::Storage::use_byte_size_t(), nbytes, ruda_allocator(), true);
+}
+
+void resize_storage(const c10::Storage& storage, size_t nbytes) {
+  c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
+  TORCH_CHECK(impl->resizable(), "[resize_] the storage is not resizable");
+  c10::DataPtr memory = ruda_allocator()->allocate(nbytes);
+  const size_t kept = std::min(nbytes, storage.nbytes());
+  if (kept != 0) std::memcpy(memory.mutable_get(), storage.data(), kept);
+  impl->set_data_ptr_noswap(std::move(memory));
+  impl->set_nbytes(nbytes);
+}
+
+}  // namespace ruda_torch

@@ -1,0 +1,75 @@
+// The Python module `ruda_torch._native`. Importing it registers operators only; attach() connects
+// it with ruda-runtime and registers the device.
+
+#include "allocator.h"
+#include "counters.h"
+#include "cpu_allocator_proxy.h"
+#include "generator.h"
+#include "guard.h"
+#include "hooks.h"
+#include "pinned.h"
+#include "runtime.h"
+#include "state.h"
+#include "streams.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+
+namespace py = pybind11;
+
+namespace ruda_torch {
+
+namespace {
+
+void attach(const py::object& capsule) {
+  static bool attached = false;
+  if (attached) return;
+  auto* table = static_cast<const ruda_api*>(
+      PyCapsule_GetPointer(capsule.ptr(), RUDA_CAPSULE_NAME));
+  if (table == nullptr) throw py::error_already_set();
+  TORCH_CHECK(!c10::impl::hasDeviceGuardImpl(kRuda), "[ruda_torch] another library has already "
+              "registered a PrivateUse1 device in this process; PyTorch has room for one");
+  set_api(table);
+  c10::SetAllocator(kRuda, ruda_allocator());
+  register_guard();
+  register_hooks();
+  register_pinned_allocator();
+  install_cpu_allocator_proxy();
+  watch_forks();
+  attached = true;
+}
+
+py::dict execution_counts() {
+  const Counters& all = counters();
+  py::dict result;
+  result["native_launches"] = api()->launch_count();
+  result["library_calls"] = all.library_calls.load();
+  result["transfers_to_device"] = all.transfers_to_device.load();
+  result["transfers_to_host"] = all.transfers_to_host.load();
+  result["bytes_to_device"] = all.bytes_to_device.load();
+  result["bytes_to_host"] = all.bytes_to_host.load();
+  return result;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_native, m) {
+  m.attr("abi_version") = RUDA_ABI_VERSION;
+  m.attr("torch_minor") = RUDA_TORCH_BUILT_FOR;
+  m.def("attach", torch::wrap_pybind_function(&attach));
+  m.def("initialize", torch::wrap_pybind_function([] { ensure_usable(); }));
+  m.def("is_initialized", &is_initialized);
+  m.def("in_bad_fork", &in_bad_fork);
+  m.def("default_generator", torch::wrap_pybind_function([](int index) {
+          return default_generator(static_cast<c10::DeviceIndex>(index));
+        }));
+  m.def("acquire_stream", torch::wrap_pybind_function([](int priority) {
+          return static_cast<int64_t>(acquire_stream(priority).id());
+        }));
+  m.def("release_stream", torch::wrap_pybind_function([](int64_t id) { release_stream(id); }));
+  m.def("execution_counts", torch::wrap_pybind_function(&execution_counts));
+}
+
+}  // namespace ruda_torch

@@ -1,0 +1,101 @@
+// Copies: between CPU and ruda and within ruda, with conversion, broadcasting, strides and lazy
+// conjugate and negative bits. Both sides are host memory, so that ATen's CPU copy does the work on
+// aliases. A copy is complete when its call returns, whatever `non_blocking` says.
+
+#include "alias.h"
+#include "allocator.h"
+#include "counters.h"
+#include "cpu_allocator_proxy.h"
+#include "runtime.h"
+#include "state.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_local_scalar_dense_native.h>
+#include <ATen/ops/copy_native.h>
+#include <torch/library.h>
+
+namespace ruda_torch {
+
+namespace {
+
+bool on_ruda(const at::Tensor& tensor) { return tensor.device().type() == kRuda; }
+
+at::Tensor as_cpu(const at::Tensor& tensor, const char* role) {
+  TORCH_CHECK(on_ruda(tensor) || tensor.device().is_cpu(), "[copy_] ", role, ": got a tensor on ",
+              tensor.device(), ", wanted one on ruda or cpu");
+  TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == c10::kStrided, "[copy_] ", role, ": got layout ",
+                              tensor.layout(), ", wanted torch.strided");
+  return on_ruda(tensor) ? alias_as_cpu(tensor) : tensor;
+}
+
+void count_copy(const at::Tensor& source, const at::Tensor& target) {
+  Counters& all = counters();
+  const auto nbytes = static_cast<int64_t>(target.nbytes());
+  if (on_ruda(source) && on_ruda(target)) {
+    count(all.library_calls);
+  } else if (on_ruda(target)) {
+    count(all.transfers_to_device);
+    count(all.bytes_to_device, nbytes);
+  } else {
+    count(all.transfers_to_host);
+    count(all.bytes_to_host, nbytes);
+  }
+}
+
+at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const InsideRuda inside;
+  count_copy(source, target);
+  at::Tensor written = as_cpu(target, "target");
+  at::native::copy_(written, as_cpu(source, "source"), non_blocking);
+  return target;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& target) {
+  target.resize_(source.sizes());
+  return copy_from(source, target, false);
+}
+
+at::Scalar local_scalar_dense(const at::Tensor& self) {
+  Counters& all = counters();
+  count(all.transfers_to_host);
+  count(all.bytes_to_host, static_cast<int64_t>(self.element_size()));
+  return at::native::_local_scalar_dense_cpu(alias_as_cpu(self));
+}
+
+void record_stream(at::Tensor& self, c10::Stream stream) {
+  ruda_allocator()->recordStream(self.storage().data_ptr(), stream);
+}
+
+// PyTorch's own list of dense backends leaves PrivateUse1 out, so that `parameter.data = other`
+// would be refused and Module.to() would make new parameters: tied weights would come apart and an
+// optimiser made before would train the old ones.
+bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
+  const auto dense = [](const at::Tensor& tensor) {
+    return tensor.layout() == c10::kStrided &&
+           tensor.key_set().has_any(c10::DispatchKeySet(c10::DispatchKey::Dense));
+  };
+  return dense(self) && dense(from);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_copy_from", &copy_from);
+  m.impl("_copy_from_and_resize", &copy_from_and_resize);
+  m.impl("_local_scalar_dense", &local_scalar_dense);
+  m.impl("record_stream", &record_stream);
+  m.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
+}
+
+// The lazy bits are honoured by the copy itself. PyTorch's fallback for them resolves a bit by a
+// clone, which is a copy, which would come back here without end.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+
+}  // namespace
+
+}  // namespace ruda_torch

@@ -1,0 +1,167 @@
+#include "host_call.h"
+
+#include "../allocator.h"
+#include "../counters.h"
+#include "../runtime.h"
+#include "../state.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/Exception.h>
+
+#include <cstring>
+
+namespace ruda_torch {
+
+namespace {
+
+const c10::Device kDevice(kRuda, 0);
+
+// Functionality that an alias keeps from its original; autograd and Python stay behind.
+constexpr c10::DispatchKeySet kKept({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
+                                     c10::DispatchKey::ZeroTensor});
+
+constexpr size_t kLinearSearch = 16;
+
+// The memory of a storage that a kernel made, as memory of ruda. Only storages of our pool: any other
+// may belong to a tensor of the user's.
+bool is_ours(const c10::StorageImpl* storage) {
+  return storage->data_ptr().get_deleter() == &pool_release;
+}
+
+void move_to_ruda(c10::StorageImpl* storage) {
+  c10::DataPtr memory = storage->set_data_ptr(c10::DataPtr());
+  memory.unsafe_set_device(kDevice);
+  storage->set_data_ptr_noswap(std::move(memory));
+  storage->set_allocator(ruda_allocator());
+}
+
+// Storage of a result that did not come from our pool: an empty one, or one of a CPU argument.
+c10::Storage copy_to_ruda(const c10::Storage& storage) {
+  c10::Storage copy = make_storage(storage.nbytes());
+  if (storage.nbytes() != 0) std::memcpy(copy.mutable_data(), storage.data(), storage.nbytes());
+  return copy;
+}
+
+}  // namespace
+
+HostCall::HostCall()
+    : below_(c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset) {
+  ensure_usable();
+  count(counters().library_calls);
+}
+
+const c10::intrusive_ptr<c10::StorageImpl>& HostCall::alias_of(const c10::Storage& storage) {
+  c10::StorageImpl* original = storage.unsafeGetStorageImpl();
+  if (shared_.size() <= kLinearSearch) {
+    for (const Shared& entry : shared_) {
+      if (entry.original == original) return entry.alias;
+    }
+  } else {
+    if (index_.empty()) {
+      for (size_t i = 0; i < shared_.size(); ++i) index_.emplace(shared_[i].original, i);
+    }
+    const auto found = index_.find(original);
+    if (found != index_.end()) return shared_[found->second].alias;
+    index_.emplace(original, shared_.size());
+  }
+  auto alias = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(original->nbytes()),
+      c10::DataPtr(const_cast<void*>(original->data()), c10::Device(c10::kCPU)),
+      c10::GetCPUAllocator(), /*resizable=*/original->resizable());
+  shared_.push_back({original, std::move(alias), storage});
+  return shared_.back().alias;
+}
+
+const c10::Storage* HostCall::original_of(const c10::StorageImpl* alias) const {
+  for (const Shared& entry : shared_) {
+    if (entry.alias.get() == alias) return &entry.owner;
+  }
+  return nullptr;
+}
+
+at::Tensor HostCall::alias(const at::Tensor& tensor) {
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  if (!tensor.defined() || !impl->is_privateuseone()) return tensor;
+  const c10::DispatchKeySet keys =
+      (impl->key_set() & kKept) | c10::DispatchKeySet(c10::DispatchKey::CPU);
+  at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(alias_of(impl->unsafe_storage())), keys, impl->dtype());
+  c10::TensorImpl* made = result.unsafeGetTensorImpl();
+  made->set_sizes_and_strides(impl->sizes(), impl->strides(), impl->storage_offset());
+  if (impl->is_wrapped_number()) made->set_wrapped_number(true);
+  return result;
+}
+
+std::optional<at::Tensor> HostCall::alias(const std::optional<at::Tensor>& tensor) {
+  if (!tensor.has_value()) return std::nullopt;
+  return alias(*tensor);
+}
+
+at::Tensor HostCall::alias_written(const at::Tensor& tensor) {
+  at::Tensor result = alias(tensor);
+  if (tensor.defined()) written_.push_back({tensor.unsafeGetTensorImpl(), result});
+  return result;
+}
+
+void HostCall::give_back() {
+  for (Written& entry : written_) {
+    c10::TensorImpl* from = entry.alias.unsafeGetTensorImpl();
+    c10::TensorImpl* to = entry.original;
+    c10::StorageImpl* storage = from->unsafe_storage().unsafeGetStorageImpl();
+    const c10::Storage* original = original_of(storage);
+    if (original == nullptr) {
+      // The kernel gave the tensor another storage (`set_`).
+      if (storage->device_type() == c10::kCPU && is_ours(storage)) move_to_ruda(storage);
+      to->set_storage_keep_dtype(storage->device_type() == kRuda
+                                     ? from->unsafe_storage()
+                                     : copy_to_ruda(from->unsafe_storage()));
+    } else if (storage->data() != original->data() || storage->nbytes() != original->nbytes()) {
+      // Resized. Other views of the storage must see the new memory, as on the CPU: the storage
+      // stays and its memory is replaced; the alias borrows it from now on.
+      c10::StorageImpl* target = original->unsafeGetStorageImpl();
+      void* memory = const_cast<void*>(storage->data());
+      if (memory != target->data()) {
+        c10::DataPtr moved =
+            storage->set_data_ptr(c10::DataPtr(memory, c10::Device(c10::kCPU)));
+        moved.unsafe_set_device(kDevice);
+        target->set_data_ptr_noswap(std::move(moved));
+      }
+      target->set_nbytes(storage->nbytes());
+    }
+    if (from->sizes() != to->sizes() || from->strides() != to->strides() ||
+        from->storage_offset() != to->storage_offset()) {
+      to->set_sizes_and_strides(from->sizes(), from->strides(), from->storage_offset());
+    }
+  }
+  written_.clear();
+}
+
+at::Tensor HostCall::adopt(at::Tensor result) {
+  if (!result.defined() || !result.is_cpu()) return result;
+  TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == c10::kStrided,
+                              "[ruda] results of layout ", result.layout(),
+                              " do not exist on the host target; only strided tensors do");
+  c10::TensorImpl* impl = result.unsafeGetTensorImpl();
+  c10::StorageImpl* storage = impl->unsafe_storage().unsafeGetStorageImpl();
+  if (const c10::Storage* original = original_of(storage)) {
+    impl->set_storage_keep_dtype(*original);
+  } else if (storage->device_type() == kRuda) {  // an earlier result's
+    impl->set_storage_keep_dtype(impl->unsafe_storage());
+  } else if (is_ours(storage)) {
+    move_to_ruda(storage);
+    impl->set_storage_keep_dtype(impl->unsafe_storage());
+  } else {
+    // A detached copy: `result` may be an argument of the caller's.
+    at::Tensor copy = at::detail::make_tensor<c10::TensorImpl>(
+        copy_to_ruda(impl->unsafe_storage()), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+        impl->dtype());
+    copy.unsafeGetTensorImpl()->set_sizes_and_strides(impl->sizes(), impl->strides(),
+                                                      impl->storage_offset());
+    return copy;
+  }
+  impl->_change_backend_component_keys(kDevice);
+  return result;
+}
+
+}  // namespace ruda_torch

@@ -1,0 +1,64 @@
+// One call of ATen's CPU kernels on ruda memory. On the host target the CPU is the device: a CPU
+// tensor over the same memory goes in, and what comes out is turned into a ruda tensor without a
+// copy. Nothing made here outlives the call that made it.
+#pragma once
+
+#include "../cpu_allocator_proxy.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/SmallVector.h>
+
+#include <optional>
+#include <unordered_map>
+
+namespace ruda_torch {
+
+// Lives on the stack around one call. While it lives, results come from our pool, and operators that
+// the CPU kernel calls in turn skip autograd and autocast: both have done their work above us.
+//
+// A call runs when the current stream is idle. Streams of the host target are synchronous, so it is
+// idle here; this constructor is where an asynchronous mode waits for it.
+class HostCall {
+ public:
+  HostCall();
+  HostCall(const HostCall&) = delete;
+  HostCall& operator=(const HostCall&) = delete;
+
+  // A CPU tensor over the memory of `tensor`. Tensors that share a storage get aliases that share
+  // one: ATen's overlap checks and in-place semantics hold. Undefined and CPU tensors pass through.
+  at::Tensor alias(const at::Tensor& tensor);
+  std::optional<at::Tensor> alias(const std::optional<at::Tensor>& tensor);
+
+  // The same for an argument that the kernel writes: give_back() hands its new sizes, and new memory
+  // if the kernel resized it, to `tensor`, which must stay alive until then.
+  at::Tensor alias_written(const at::Tensor& tensor);
+  void give_back();
+
+  // A result as a ruda tensor: in place when the kernel made it, over the original storage when it
+  // shares an alias's.
+  at::Tensor adopt(at::Tensor result);
+
+ private:
+  struct Shared {
+    c10::StorageImpl* original;
+    c10::intrusive_ptr<c10::StorageImpl> alias;
+    c10::Storage owner;
+  };
+  struct Written {
+    c10::TensorImpl* original;
+    at::Tensor alias;
+  };
+
+  const c10::intrusive_ptr<c10::StorageImpl>& alias_of(const c10::Storage& storage);
+  const c10::Storage* original_of(const c10::StorageImpl* alias) const;
+
+  InsideRuda inside_;
+  c10::impl::ExcludeDispatchKeyGuard below_;
+  c10::SmallVector<Shared, 4> shared_;
+  c10::SmallVector<Written, 1> written_;
+  std::unordered_map<const c10::StorageImpl*, size_t> index_;  // of originals, for long lists
+};
+
+}  // namespace ruda_torch
