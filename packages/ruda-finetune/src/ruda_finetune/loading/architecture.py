@@ -1,0 +1,136 @@
+"""Building the transformers model that a config describes, without weights and without network."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import ModelFileError
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel
+    from transformers import PreTrainedTokenizerBase
+
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "tekken.json",
+)
+
+
+def resolve_device(device: str | torch.device, operator: str) -> torch.device:
+    """A device with its index; `ruda` is registered by importing ruda_torch."""
+    text = str(device)
+    if text.split(":")[0] == "ruda":
+        import ruda_torch  # noqa: F401 - registers the device
+    try:
+        resolved = torch.device(text)
+    except RuntimeError as error:
+        raise ModelFileError(f"[{operator}] {text!r} is no device: {error}") from error
+    if resolved.type == "meta":
+        raise ModelFileError(f"[{operator}] weights cannot be loaded to the meta device")
+    if resolved.index is None and resolved.type != "cpu":
+        return torch.device(resolved.type, 0)
+    return resolved
+
+
+def default_dtype(device: torch.device) -> torch.dtype:
+    """float32 on the host, `ruda` included: half precision is many times slower on a CPU."""
+    del device  # every target there is runs on the host
+    return torch.float32
+
+
+def read_config(directory: str | os.PathLike[str], operator: str) -> PretrainedConfig:
+    """The config of a local model directory.
+
+    Raises `ModelFileError` for a directory without a readable `config.json`, for one that needs
+    code of its own (which is never run), and for weights that are quantised already.
+    """
+    from transformers import AutoConfig
+
+    path = Path(directory)
+    if not path.is_dir():
+        raise ModelFileError(f"[{operator}] {path} is not a directory")
+    if not (path / "config.json").is_file():
+        raise ModelFileError(f"[{operator}] {path} has no config.json")
+    try:
+        config = AutoConfig.from_pretrained(
+            str(path), local_files_only=True, trust_remote_code=False
+        )
+    except (ValueError, OSError, KeyError, TypeError) as error:
+        raise ModelFileError(
+            f"[{operator}] {path / 'config.json'} is no config of a model that the installed "
+            f"transformers knows (code from a model directory is never run): {error}"
+        ) from error
+    quantized = getattr(config, "quantization_config", None)
+    if quantized:
+        method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
+        raise ModelFileError(
+            f"[{operator}] {path} holds weights that are quantised already ({method}): load the "
+            "original checkpoint, it is quantised to NF4 while it is read"
+        )
+    return config
+
+
+def build_on_meta(
+    config: PretrainedConfig,
+    dtype: torch.dtype,
+    operator: str,
+    auto_class: Any = None,
+    attn_implementation: str | None = None,
+) -> PreTrainedModel:
+    """The model of a config on the meta device, its weights tied, in evaluation mode."""
+    if auto_class is None:
+        from transformers import AutoModelForCausalLM as auto_class
+    options = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
+    try:
+        with torch.device("meta"):
+            model = auto_class.from_config(config, dtype=dtype, trust_remote_code=False, **options)
+    except (ValueError, KeyError, ImportError) as error:
+        raise ModelFileError(
+            f"[{operator}] no {auto_class.__name__} can be built for model type "
+            f"{config.model_type!r}: {error}"
+        ) from error
+    model.tie_weights()
+    return model.eval()
+
+
+def read_generation_config(
+    directory: Path | None, config: PretrainedConfig, extra_stops: tuple[int, ...] = ()
+) -> GenerationConfig:
+    """The directory's generation config, or one made from the model's config.
+
+    `extra_stops`: token ids that end an answer besides the config's end of sequence.
+    """
+    from transformers import GenerationConfig
+
+    if directory is not None and (directory / "generation_config.json").is_file():
+        found = GenerationConfig.from_pretrained(str(directory), local_files_only=True)
+    else:
+        found = GenerationConfig.from_model_config(config)
+    if extra_stops:
+        eos = found.eos_token_id
+        known = eos if isinstance(eos, list) else [] if eos is None else [eos]
+        found.eos_token_id = list(dict.fromkeys([*known, *extra_stops]))
+    return found
+
+
+def read_tokenizer(directory: Path, operator: str) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of a model directory, or None where there are no tokenizer files."""
+    from transformers import AutoTokenizer
+
+    if not any((directory / name).is_file() for name in _TOKENIZER_FILES):
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(
+            str(directory), local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:  # tokenizers raises bare Exceptions for damaged files
+        raise ModelFileError(
+            f"[{operator}] the tokenizer in {directory} cannot be read: {error}"
+        ) from error
