@@ -23,6 +23,20 @@ from .errors import (
 )
 
 if TYPE_CHECKING:  # the same names for type checkers; a test holds the two lists together
+    from .data import CHATML_TRAINING_TEMPLATE as CHATML_TRAINING_TEMPLATE
+    from .data import DataWarning as DataWarning
+    from .data import EncodedRow as EncodedRow
+    from .data import LengthReport as LengthReport
+    from .data import RecordFile as RecordFile
+    from .data import SFTCollator as SFTCollator
+    from .data import SFTDataset as SFTDataset
+    from .data import TrainingBatches as TrainingBatches
+    from .data import chatml_training_template as chatml_training_template
+    from .data import describe_row as describe_row
+    from .data import evaluation_batches as evaluation_batches
+    from .data import generation_blocks as generation_blocks
+    from .data import own_template_is_chatml as own_template_is_chatml
+    from .data import read_records as read_records
     from .lora import LoRALinear as LoRALinear
     from .lora import adapter_state_dict as adapter_state_dict
     from .lora import inject_lora as inject_lora
@@ -37,6 +51,28 @@ if TYPE_CHECKING:  # the same names for type checkers; a test holds the two list
     from .quantization import quantize_nf4 as quantize_nf4
     from .targets import TargetReport as TargetReport
     from .targets import resolve_targets as resolve_targets
+    from .training import CausalLMFinetuner as CausalLMFinetuner
+    from .training import DamagedCheckpointError as DamagedCheckpointError
+    from .training import EvaluationResult as EvaluationResult
+    from .training import FitResult as FitResult
+    from .training import Interrupted as Interrupted
+    from .training import LRSchedule as LRSchedule
+    from .training import MetricsWriter as MetricsWriter
+    from .training import ResumeReport as ResumeReport
+    from .training import ResumeWarning as ResumeWarning
+    from .training import SFTTrainer as SFTTrainer
+    from .training import StepResult as StepResult
+    from .training import TrainerCallback as TrainerCallback
+    from .training import activation_checkpoint_modules as activation_checkpoint_modules
+    from .training import chunked_lm_cross_entropy as chunked_lm_cross_entropy
+    from .training import claim_run_directory as claim_run_directory
+    from .training import count_supervised as count_supervised
+    from .training import finetune_state_dict as finetune_state_dict
+    from .training import load_finetune_state_dict as load_finetune_state_dict
+    from .training import read_checkpoint as read_checkpoint
+    from .training import read_metrics as read_metrics
+    from .training import read_run as read_run
+    from .training import remove_activation_checkpoints as remove_activation_checkpoints
 
 # public name -> subpackage that defines it
 _EXPORTS: dict[str, str] = {
@@ -54,6 +90,42 @@ _EXPORTS: dict[str, str] = {
     "save_adapter": "lora",
     "FusionReport": "models",
     "fuse_model": "models",
+    "CHATML_TRAINING_TEMPLATE": "data",
+    "DataWarning": "data",
+    "EncodedRow": "data",
+    "LengthReport": "data",
+    "RecordFile": "data",
+    "SFTCollator": "data",
+    "SFTDataset": "data",
+    "TrainingBatches": "data",
+    "chatml_training_template": "data",
+    "describe_row": "data",
+    "evaluation_batches": "data",
+    "generation_blocks": "data",
+    "own_template_is_chatml": "data",
+    "read_records": "data",
+    "CausalLMFinetuner": "training",
+    "DamagedCheckpointError": "training",
+    "EvaluationResult": "training",
+    "FitResult": "training",
+    "Interrupted": "training",
+    "LRSchedule": "training",
+    "MetricsWriter": "training",
+    "ResumeReport": "training",
+    "ResumeWarning": "training",
+    "SFTTrainer": "training",
+    "StepResult": "training",
+    "TrainerCallback": "training",
+    "activation_checkpoint_modules": "training",
+    "chunked_lm_cross_entropy": "training",
+    "claim_run_directory": "training",
+    "count_supervised": "training",
+    "finetune_state_dict": "training",
+    "load_finetune_state_dict": "training",
+    "read_checkpoint": "training",
+    "read_metrics": "training",
+    "read_run": "training",
+    "remove_activation_checkpoints": "training",
 }
 
 __all__ = [

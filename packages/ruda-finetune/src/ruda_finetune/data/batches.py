@@ -125,14 +125,18 @@ class TrainingBatches:
     def state_dict(self) -> dict[str, int]:
         return {"epoch": self.epoch, "window": self.window}
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    def check_state_dict(self, state: Mapping[str, int]) -> None:
+        """Raise `DataError` when the cursor points at no window of this data."""
         epoch, window = state["epoch"], state["window"]
         if epoch < 0 or not 0 <= window < self.steps_per_epoch:
             raise DataError(
                 f"[TrainingBatches] no window {window} in epoch {epoch}: an epoch of this data "
                 f"has {self.steps_per_epoch} windows"
             )
-        self.epoch, self.window = epoch, window
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        self.check_state_dict(state)
+        self.epoch, self.window = state["epoch"], state["window"]
 
 
 def evaluation_batches(

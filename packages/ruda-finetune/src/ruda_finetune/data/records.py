@@ -227,7 +227,7 @@ def _kind(value: Any) -> str:
     """What a JSON value is, in words."""
     if value is None:
         return "null"
-    if isinstance(value, (list, dict, str)) and not value:
-        return {list: "an empty list", dict: "an empty object", str: "empty text"}[type(value)]
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
-    return names.get(type(value), "a number" if isinstance(value, (int, float)) else "a value")
+    name = names.get(type(value), "a number" if isinstance(value, (int, float)) else "a value")
+    empty = isinstance(value, (list, dict, str)) and not value
+    return f"{name} (empty)" if empty else name

@@ -167,10 +167,12 @@ def own_template_is_chatml(
     templates = (tokenizer.get_chat_template(), training_template)
     for messages in _SAMPLES:
         for prompt in (False, True):
-            options = {**(template_kwargs or {}), "tokenize": False, "add_generation_prompt": prompt}
+            options = {**(template_kwargs or {}), "add_generation_prompt": prompt}
             try:
                 own, ours = (
-                    tokenizer.apply_chat_template(messages, chat_template=template, **options)
+                    tokenizer.apply_chat_template(
+                        messages, chat_template=template, tokenize=False, **options
+                    )
                     for template in templates
                 )
             except (jinja2.TemplateError, TypeError):  # a template that refuses such chats
