@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -36,7 +37,14 @@ size_t bytes_in_file(const char* path) {
   return file >> value ? value : std::numeric_limits<size_t>::max();
 }
 
-// Free and total bytes: the machine's, or the control group's where that is less.
+// What RUDA_MEMORY_LIMIT leaves the pool; ruda-runtime has checked the variable.
+size_t pool_limit() {
+  const char* text = std::getenv("RUDA_MEMORY_LIMIT");
+  if (text == nullptr || *text == '\0') return std::numeric_limits<size_t>::max();
+  return std::strtoull(text, nullptr, 10);
+}
+
+// Free and total bytes: the machine's, the control group's or the pool's limit, the least.
 std::pair<size_t, size_t> host_memory() {
   size_t total = 0;
   size_t available = 0;
@@ -54,6 +62,14 @@ std::pair<size_t, size_t> host_memory() {
   if (limit < total) {
     total = limit;
     available = std::min(available, used < limit ? limit - used : size_t{0});
+  }
+  const size_t pool = pool_limit();
+  if (pool < total) {
+    ruda_memory_stats stats;
+    api()->memory_stats(&stats);
+    const auto held = static_cast<size_t>(stats.reserved);
+    total = pool;
+    available = std::min(available, held < pool ? pool - held : size_t{0});
   }
   return {available, total};
 }

@@ -1,6 +1,7 @@
 #include "runtime.h"
 
 #include <c10/util/Exception.h>
+#include <ruda/entry.hpp>
 
 namespace ruda_torch {
 
@@ -17,13 +18,8 @@ const ruda_api* api() {
 }
 
 void set_api(const ruda_api* table) {
-  TORCH_CHECK(table != nullptr, "[ruda_torch] the runtime interface is empty");
-  TORCH_CHECK(table->abi_version == RUDA_ABI_VERSION, "[ruda_torch] ABI of ruda-runtime: got ",
-              table->abi_version, ", wanted ", RUDA_ABI_VERSION,
-              "; install packages of one ABI: pip install --upgrade ruda-runtime ruda-torch");
-  TORCH_CHECK(table->struct_size >= sizeof(ruda_api), "[ruda_torch] ruda-runtime is older than "
-              "this build: got an interface of ", table->struct_size, " bytes, wanted at least ",
-              sizeof(ruda_api), "; pip install --upgrade ruda-runtime");
+  ruda_error error{};
+  check(ruda::attach(table, "ruda_torch", &error), error);  // for code written with ruda/entry.hpp
   g_api = table;
 }
 

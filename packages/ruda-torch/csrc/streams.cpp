@@ -20,12 +20,13 @@ c10::Stream stream_of(c10::StreamId id) {
 }
 
 size_t pool_size() {
+  // The variable and its rules are ruda-runtime's, which has checked it when it was imported.
   const char* text = std::getenv("RUDA_MAX_STREAMS");
-  if (text == nullptr) return 32;
+  if (text == nullptr || *text == '\0') return 32;
   char* end = nullptr;
   const long value = std::strtol(text, &end, 10);
-  TORCH_CHECK_VALUE(end != text && *end == '\0' && value >= 1 && value <= 4096,
-                    "[stream] RUDA_MAX_STREAMS: got '", text, "', wanted a number from 1 to 4096");
+  TORCH_CHECK_VALUE(end != text && *end == '\0' && value >= 1 && value <= 1024,
+                    "[stream] RUDA_MAX_STREAMS: got '", text, "', wanted a whole number from 1 to 1024");
   return static_cast<size_t>(value);
 }
 

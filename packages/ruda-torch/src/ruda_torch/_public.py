@@ -1,0 +1,51 @@
+"""The names of `ruda_torch`: the device's own functions and the native training operations."""
+
+from __future__ import annotations
+
+from .device_module import (
+    Event,
+    Stream,
+    current_device,
+    current_stream,
+    default_stream,
+    device_count,
+    empty_cache,
+    execution_stats,
+    is_available,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_reserved,
+    memory_stats,
+    memory_summary,
+    record_stream,
+    reset_peak_memory_stats,
+    set_stream,
+    stream,
+    synchronize,
+)
+
+__all__ = [
+    "Event",
+    "Stream",
+    "current_device",
+    "current_stream",
+    "default_stream",
+    "device_count",
+    "empty_cache",
+    "execution_stats",
+    "is_available",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
+    "memory_summary",
+    "record_stream",
+    "reset_peak_memory_stats",
+    "set_stream",
+    "stream",
+    "synchronize",
+]

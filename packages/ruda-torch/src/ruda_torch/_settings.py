@@ -1,0 +1,45 @@
+"""The environment variables that ruda-torch itself reads, once, at import.
+
+`RUDA_TORCH_ASYNC=0|1`
+    0 or unset: an operator has finished when its call returns. 1 is refused: the host target has
+    synchronous streams only.
+`RUDA_TORCH_LIBRARY=PATH`
+    Another build of the native module to load instead of the package's own.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def check_async() -> None:
+    """Refuse asynchronous dispatch, which no target has, and a contradiction with RUDA_ASYNC."""
+    value = os.environ.get("RUDA_TORCH_ASYNC", "")
+    if value not in ("", "0", "1"):
+        raise ValueError(f"[RUDA_TORCH_ASYNC] got {value!r}, wanted '0' or '1'")
+    below = os.environ.get("RUDA_ASYNC", "")
+    if value and below and value != below:
+        raise ValueError(
+            f"[RUDA_TORCH_ASYNC] got {value!r} while RUDA_ASYNC is {below!r}, wanted the same value "
+            "in both; unset one of them"
+        )
+    if value == "1":
+        raise NotImplementedError(
+            "[RUDA_TORCH_ASYNC] got '1', wanted '0': the host target runs every operator before its "
+            "call returns; unset the variable"
+        )
+
+
+def library_path() -> Path | None:
+    """The native module that RUDA_TORCH_LIBRARY names, if it does."""
+    value = os.environ.get("RUDA_TORCH_LIBRARY", "")
+    if not value:
+        return None
+    path = Path(value)
+    if not path.is_file():
+        raise ImportError(
+            f"[RUDA_TORCH_LIBRARY] got {value!r}, which is not a file; wanted the path of a native "
+            "module of ruda_torch (_native.*.so)"
+        )
+    return path.resolve()
