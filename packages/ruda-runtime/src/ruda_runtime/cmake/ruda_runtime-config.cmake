@@ -95,7 +95,8 @@ function(ruda_host_variants target)
   endforeach()
   if(count EQUAL 1)
     # Deferred, so that all baseline objects of all calls precede all v3 objects.
-    cmake_language(DEFER CALL _ruda_link_variants ${target})
+    # A deferred call reads its variables when it runs, hence the detour that writes the name in now.
+    cmake_language(EVAL CODE "cmake_language(DEFER CALL _ruda_link_variants [[${target}]])")
   endif()
 endfunction()
 
