@@ -15,6 +15,7 @@ from .._files import replace_files
 from ..errors import AdapterError, TargetModuleError
 from ..targets import (
     ALL_LINEAR,
+    COMPILE_PREFIX,
     is_linear,
     qualified_modules,
     resolve_targets,
@@ -198,9 +199,10 @@ def _read_tensors(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, s
         raise AdapterError(f"[load_adapter] {path} is damaged: {error}") from error
     wrong = [key for key in tensors if not key.startswith(_PREFIX)]
     if wrong:
+        compiled = f", torch.compile's {COMPILE_PREFIX!r} is in it" * (COMPILE_PREFIX in wrong[0])
         raise AdapterError(
             f"[load_adapter] {path}: key {wrong[0]!r} is not PEFT's (it lacks the prefix "
-            f"{_PREFIX!r}); {len(wrong)} of {len(tensors)} keys are foreign"
+            f"{_PREFIX!r}{compiled}); {len(wrong)} of {len(tensors)} keys are foreign"
         )
     return {key[len(_PREFIX):]: value for key, value in tensors.items()}, metadata
 
