@@ -1,0 +1,51 @@
+from collections.abc import Sequence
+
+from ruda_runtime import Tensor
+
+abi_version: int
+
+def rms_norm_forward(
+    x: Tensor, weight: Tensor | None, y: Tensor, rstd: Tensor | None, epsilon: float
+) -> None: ...
+def rms_norm_backward(
+    x: Tensor,
+    weight: Tensor | None,
+    grad: Tensor,
+    rstd: Tensor,
+    dx: Tensor | None,
+    dweight: Tensor | None,
+    parts: int,
+) -> None: ...
+def silu_mul_forward(gate: Tensor, up: Tensor, out: Tensor) -> None: ...
+def silu_mul_backward(
+    gate: Tensor, up: Tensor, grad: Tensor, dgate: Tensor | None, dup: Tensor | None
+) -> None: ...
+def linear_cross_entropy(
+    hidden: Tensor,
+    head: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    loss: Tensor,
+    count: Tensor,
+    dhidden: Tensor | None,
+    dhead: Tensor | None,
+    dbias: Tensor | None,
+    token_chunk: int,
+    ignore_index: int,
+) -> None: ...
+def adamw_step(
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    masters: Sequence[Tensor | None],
+    first_moments: Sequence[Tensor],
+    second_moments: Sequence[Tensor],
+    step: int,
+    learning_rate: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    weight_decay: float,
+    gradient_scale: float,
+) -> None: ...
+def unscale_gradients(gradients: Sequence[Tensor], scale: float) -> bool: ...
+def gradient_norm(gradients: Sequence[Tensor], scale: float) -> tuple[float, bool]: ...

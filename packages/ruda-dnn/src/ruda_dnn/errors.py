@@ -1,0 +1,45 @@
+"""The exceptions of this package's operators.
+
+Every family has one `...Error` (a ``ValueError``); its `...TypeError` subclass is raised for a wrong
+dtype or a wrong kind of argument and is a ``TypeError`` as well.
+"""
+
+from __future__ import annotations
+
+from ruda_runtime.errors import RudaTypeError, RudaValueError
+
+
+class DnnError(RudaValueError):
+    """A wrong argument; the text names it, what it was and what was wanted."""
+
+
+class NormalizationError(DnnError):
+    """A wrong argument of a normalisation."""
+
+
+class NormalizationTypeError(NormalizationError, RudaTypeError):
+    """A wrong dtype given to a normalisation."""
+
+
+class ActivationError(DnnError):
+    """A wrong argument of a gated activation."""
+
+
+class ActivationTypeError(ActivationError, RudaTypeError):
+    """A wrong dtype given to a gated activation."""
+
+
+class LossError(DnnError):
+    """A wrong argument of a loss."""
+
+
+class LossTypeError(LossError, RudaTypeError):
+    """A wrong dtype given to a loss."""
+
+
+class OptimizerError(DnnError):
+    """A wrong argument of an optimiser kernel."""
+
+
+class OptimizerTypeError(OptimizerError, RudaTypeError):
+    """A wrong dtype given to an optimiser kernel."""
