@@ -159,7 +159,8 @@ def dropped(tensors):
 
 
 def compiled_inside(tensors):
-    return {k.replace("base_model.model.", "base_model.model._orig_mod."): v for k, v in tensors.items()}
+    prefix = "base_model.model."
+    return {key.replace(prefix, prefix + "_orig_mod."): tensor for key, tensor in tensors.items()}
 
 
 def compiled_outside(tensors):

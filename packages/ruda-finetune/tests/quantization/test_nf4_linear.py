@@ -87,7 +87,12 @@ def test_nothing_dense_is_kept(device):
     layer = make(128, 128, bias=False).to(device)
     x = torch.randn(4, 128, device=device, requires_grad=True)
     saved = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
+
+    def keep(tensor):
+        saved.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         y = layer(x)
     y.sum().backward()
     held = sum(t.numel() * t.element_size() for t in layer.state_dict().values())

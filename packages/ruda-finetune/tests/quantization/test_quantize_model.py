@@ -181,12 +181,12 @@ def test_dense_weights_are_released():
 def test_order_and_devices():
     model = Model()
     quantize_nf4(model, ["q_proj"])
-    with pytest.raises(TargetModuleError, match="'layers.0.q_proj' is already an NF4 layer"):
+    with pytest.raises(TargetModuleError, match=r"'layers\.0\.q_proj' is already an NF4 layer"):
         quantize_nf4(model, ["q_proj"])
     inject_lora(model, ["q_proj"])
     with pytest.raises(TargetModuleError, match="before inject_lora"):
         quantize_nf4(model, ["v_proj"])
-    with pytest.raises(QuantizationError, match="'layers.0.q_proj' has no values"):
+    with pytest.raises(QuantizationError, match=r"'layers\.0\.q_proj' has no values"):
         quantize_nf4(Model().to("meta"))
     with pytest.raises(QuantizationError, match="positive even"):
         quantize_nf4(Model(), block_size=3)
@@ -195,7 +195,7 @@ def test_order_and_devices():
 def test_model_on_ruda_is_refused():
     import ruda_torch  # noqa: F401 - registers the device
 
-    with pytest.raises(QuantizationError, match="'layers.0.q_proj' is on ruda:0"):
+    with pytest.raises(QuantizationError, match=r"'layers\.0\.q_proj' is on ruda:0"):
         quantize_nf4(Model().to("ruda:0"))
 
 

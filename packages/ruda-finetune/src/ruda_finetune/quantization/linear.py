@@ -27,14 +27,14 @@ class _ReferenceProduct(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.layer = (*layer_state, out_features, in_features, block_size)
         compute = torch.promote_types(x.dtype, torch.float32)
-        weight = unpack_nf4(*ctx.layer, dtype=compute)
+        weight = unpack_nf4(*ctx.layer, compute)
         return F.linear(x.to(compute), weight).to(x.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple:  # type: ignore[override]
         compute = torch.promote_types(grad.dtype, torch.float32)
-        weight = unpack_nf4(*ctx.layer, dtype=compute)
+        weight = unpack_nf4(*ctx.layer, compute)
         return torch.matmul(grad.to(compute), weight).to(grad.dtype), None, None, None, None
 
 
