@@ -1,6 +1,7 @@
 // The Python module `ruda_torch._native`. Importing it registers operators only; attach() connects
 // it with ruda-runtime and registers the device.
 
+#include "alias.h"
 #include "allocator.h"
 #include "counters.h"
 #include "cpu_allocator_proxy.h"
@@ -53,6 +54,26 @@ py::dict execution_counts() {
   return result;
 }
 
+// Doors for the package's own tests to what otherwise only operators reach.
+void add_testing(py::module_ parent) {
+  py::module_ m = parent.def_submodule("testing");
+  m.def("alias_as_cpu", torch::wrap_pybind_function(&alias_as_cpu));
+  m.def("adopt_as_ruda", torch::wrap_pybind_function(&adopt_as_ruda));
+  m.def("sync_alias", torch::wrap_pybind_function(&sync_alias));
+  // Calls `body()` as an operator's kernel is called: with the CPU allocator giving pool memory.
+  m.def("inside_ruda", torch::wrap_pybind_function([](const py::function& body) -> py::object {
+          const InsideRuda inside;
+          return body();
+        }));
+  m.def("is_pool_memory", torch::wrap_pybind_function(
+                              [](const at::Tensor& tensor) { return pool_owns(tensor.data_ptr()); }));
+  m.def("reserve_random", torch::wrap_pybind_function(
+                              [](const std::optional<at::Generator>& generator, uint64_t count) {
+                                const PhiloxRange range = reserve_random(generator, count);
+                                return std::pair(range.seed, range.offset);
+                              }));
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_native, m) {
@@ -70,6 +91,7 @@ PYBIND11_MODULE(_native, m) {
         }));
   m.def("release_stream", torch::wrap_pybind_function([](int64_t id) { release_stream(id); }));
   m.def("execution_counts", torch::wrap_pybind_function(&execution_counts));
+  add_testing(m);
 }
 
 }  // namespace ruda_torch

@@ -41,8 +41,8 @@ def _check_other_backends() -> None:
     name = torch._C._get_privateuse1_backend_name()
     if name not in ("privateuseone", "ruda"):
         raise ImportError(
-            f"the device backend {name!r} is registered in this process and PyTorch has room for one "
-            "(PrivateUse1): got a second one, 'ruda'. Uninstall one of the two, or set "
+            f"the device backend {name!r} is registered in this process and PyTorch has room for "
+            "one (PrivateUse1): got a second one, 'ruda'. Uninstall one of the two, or set "
             "TORCH_DEVICE_BACKEND_AUTOLOAD=0 and import only the one you want"
         )
 

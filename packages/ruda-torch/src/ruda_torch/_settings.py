@@ -21,13 +21,13 @@ def check_async() -> None:
     below = os.environ.get("RUDA_ASYNC", "")
     if value and below and value != below:
         raise ValueError(
-            f"[RUDA_TORCH_ASYNC] got {value!r} while RUDA_ASYNC is {below!r}, wanted the same value "
-            "in both; unset one of them"
+            f"[RUDA_TORCH_ASYNC] got {value!r} while RUDA_ASYNC is {below!r}, wanted the same "
+            "value in both; unset one of them"
         )
     if value == "1":
         raise NotImplementedError(
-            "[RUDA_TORCH_ASYNC] got '1', wanted '0': the host target runs every operator before its "
-            "call returns; unset the variable"
+            "[RUDA_TORCH_ASYNC] got '1', wanted '0': the host target runs every operator before "
+            "its call returns; unset the variable"
         )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
+Device: TypeAlias = int | str | torch.device
+OptionalDevice: TypeAlias = Device | None
+
 
 def _get_device_index(
-    device: int | str | torch.device | None, optional: bool = False, allow_cpu: bool = False
+    device: OptionalDevice, optional: bool = False, allow_cpu: bool = False
 ) -> int:
     """The index that `device` means; None means the current device where `optional` is set."""
     if device is None:
@@ -41,7 +44,7 @@ class device:
     A negative index or None leaves the device as it is.
     """
 
-    def __init__(self, device: int | str | torch.device | None) -> None:
+    def __init__(self, device: OptionalDevice) -> None:
         keep = isinstance(device, int) and not isinstance(device, bool) and device < 0
         self.idx = -1 if keep else _get_device_index(device, optional=True)
 
@@ -53,8 +56,8 @@ class device:
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> bool:
-        return False
+    ) -> None:
+        return None
 
 
 class device_of(device):

@@ -9,46 +9,44 @@ from typing import Any
 
 import torch
 
-from ._utils import _get_device_index
-
-_Device = int | str | torch.device | None
+from ._utils import OptionalDevice, _get_device_index
 
 
-def _index(device: _Device) -> int:
+def _index(device: OptionalDevice) -> int:
     return _get_device_index(device, optional=True)
 
 
-def memory_allocated(device: _Device = None) -> int:
+def memory_allocated(device: OptionalDevice = None) -> int:
     """Bytes of live blocks."""
     return torch.accelerator.memory_allocated(_index(device))
 
 
-def max_memory_allocated(device: _Device = None) -> int:
+def max_memory_allocated(device: OptionalDevice = None) -> int:
     """Maximum of `memory_allocated` since the start or the last `reset_peak_memory_stats`."""
     return torch.accelerator.max_memory_allocated(_index(device))
 
 
-def memory_reserved(device: _Device = None) -> int:
+def memory_reserved(device: OptionalDevice = None) -> int:
     """Bytes the pool holds, in use or cached."""
     return torch.accelerator.memory_reserved(_index(device))
 
 
-def max_memory_reserved(device: _Device = None) -> int:
+def max_memory_reserved(device: OptionalDevice = None) -> int:
     """Maximum of `memory_reserved` since the start or the last `reset_peak_memory_stats`."""
     return torch.accelerator.max_memory_reserved(_index(device))
 
 
-def memory_stats(device: _Device = None) -> dict[str, Any]:
-    """The allocator's numbers under `torch.accelerator`'s names; only `all` pools are told apart."""
+def memory_stats(device: OptionalDevice = None) -> dict[str, Any]:
+    """The allocator's numbers under `torch.accelerator`'s names; there is one pool, `all`."""
     return dict(torch.accelerator.memory_stats(_index(device)))
 
 
-def reset_peak_memory_stats(device: _Device = None) -> None:
+def reset_peak_memory_stats(device: OptionalDevice = None) -> None:
     """Start the maxima again at the current numbers."""
     torch.accelerator.reset_peak_memory_stats(_index(device))
 
 
-def reset_accumulated_memory_stats(device: _Device = None) -> None:
+def reset_accumulated_memory_stats(device: OptionalDevice = None) -> None:
     """Start the sums (bytes and blocks allocated and freed) again at zero."""
     torch.accelerator.reset_accumulated_memory_stats(_index(device))
 
@@ -58,13 +56,13 @@ def empty_cache() -> None:
     torch.accelerator.empty_cache()
 
 
-def mem_get_info(device: _Device = None) -> tuple[int, int]:
+def mem_get_info(device: OptionalDevice = None) -> tuple[int, int]:
     """Free and total bytes: of the machine, its control group or RUDA_MEMORY_LIMIT, the least."""
     free, total = torch.accelerator.get_memory_info(_index(device))
     return free, total
 
 
-def memory_summary(device: _Device = None) -> str:
+def memory_summary(device: OptionalDevice = None) -> str:
     """A small table of `memory_stats` for people."""
     stats = memory_stats(device)
     free, total = mem_get_info(device)

@@ -7,12 +7,8 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
+from ._utils import OptionalDevice, _get_device_index
 from .memory import mem_get_info
-from ._utils import _get_device_index
-
-_Device = int | str | torch.device | None
 
 
 @dataclass(frozen=True)
@@ -35,7 +31,7 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def get_device_properties(device: _Device = None) -> DeviceProperties:
+def get_device_properties(device: OptionalDevice = None) -> DeviceProperties:
     """Name, target, memory in bytes and number of cores of the device."""
     _get_device_index(device, optional=True)
     return DeviceProperties(
@@ -46,13 +42,13 @@ def get_device_properties(device: _Device = None) -> DeviceProperties:
     )
 
 
-def get_device_name(device: _Device = None) -> str:
+def get_device_name(device: OptionalDevice = None) -> str:
     """The device's name, with its target."""
     _get_device_index(device, optional=True)
     return f"{_cpu_name()} (host)"
 
 
-def get_device_capability(device: _Device = None) -> tuple[int, int]:
+def get_device_capability(device: OptionalDevice = None) -> tuple[int, int]:
     """The compute capability of an NVIDIA GPU; (0, 0) on the host target, which has none."""
     _get_device_index(device, optional=True)
     return (0, 0)

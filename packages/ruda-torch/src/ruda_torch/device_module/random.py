@@ -7,9 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from .. import _native
-from ._utils import _get_device_index
-
-_Device = int | str | torch.device
+from ._utils import Device, _get_device_index
 
 default_generators: tuple[torch.Generator, ...] = (_native.default_generator(0),)
 
@@ -18,12 +16,12 @@ def _get_generator(device: torch.device) -> torch.Generator:
     return default_generators[_get_device_index(device)]
 
 
-def get_rng_state(device: _Device = "ruda") -> torch.Tensor:
+def get_rng_state(device: Device = "ruda") -> torch.Tensor:
     """The default generator's state: uint8 [16] on the CPU, seed then offset."""
     return default_generators[_get_device_index(device)].get_state()
 
 
-def set_rng_state(new_state: torch.Tensor, device: _Device = "ruda") -> None:
+def set_rng_state(new_state: torch.Tensor, device: Device = "ruda") -> None:
     """Set the default generator's state to one that `get_rng_state` gave."""
     state = new_state.detach().to("cpu").contiguous()
     default_generators[_get_device_index(device)].set_state(state)

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from .. import _native
-from ._utils import _get_device_index
+from ._utils import OptionalDevice, _get_device_index
 
-_Device = int | str | torch.device | None
 _TYPE = int(torch._C._autograd.DeviceType.PrivateUse1.value)
 
 
@@ -32,7 +31,7 @@ class Stream(torch.Stream):
         ValueError: another device or priority.
     """
 
-    def __new__(cls, device: _Device = None, priority: int = 0, **ids: int) -> Stream:
+    def __new__(cls, device: OptionalDevice = None, priority: int = 0, **ids: int) -> Stream:
         if ids:  # a wrapper of a stream that exists
             return super().__new__(cls, **ids)
         _get_device_index(device, optional=True)
@@ -117,12 +116,12 @@ def _wrap(stream: torch.Stream) -> Stream:
     )
 
 
-def current_stream(device: _Device = None) -> Stream:
+def current_stream(device: OptionalDevice = None) -> Stream:
     """The calling thread's current stream."""
     return _wrap(torch.accelerator.current_stream(_get_device_index(device, optional=True)))
 
 
-def default_stream(device: _Device = None) -> Stream:
+def default_stream(device: OptionalDevice = None) -> Stream:
     """The stream with id 0, which always exists."""
     index = _get_device_index(device, optional=True)
     return Stream(stream_id=0, device_index=index, device_type=_TYPE)
@@ -160,7 +159,7 @@ def stream(stream: torch.Stream | None) -> StreamContext:
     return StreamContext(stream)
 
 
-def synchronize(device: _Device = None) -> None:
+def synchronize(device: OptionalDevice = None) -> None:
     """Wait on the host for all work on the device."""
     torch.accelerator.synchronize(_get_device_index(device, optional=True))
 
