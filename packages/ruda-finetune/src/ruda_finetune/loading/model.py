@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,7 +24,7 @@ from .architecture import (
 from .gguf.architectures import config_of
 from .gguf.container import open_gguf
 from .gguf.source import GGUFSource
-from .gguf.tokenizer import load_gguf_tokenizer
+from .gguf.tokenizer import has_gguf_tokenizer, load_gguf_tokenizer
 from .materialize import materialize
 from .report import LoadReport
 from .shards import SafetensorsSource
@@ -57,7 +57,7 @@ class LoadedModel:
     """A model ready to be adapted, trained or asked.
 
     model: the transformers model in evaluation mode, on its device, `generation_config` set.
-    tokenizer: None only for a directory without tokenizer files.
+    tokenizer: None only where there are no tokenizer files, or no tokenizer in the GGUF file.
     dtype: that of the weights that are not NF4, and of the computation.
     """
 
@@ -112,6 +112,7 @@ def load_model(
     where = resolve_device(device, "load_model")
     compute = default_dtype(where) if dtype is None else dtype
     opened = _open_directory(path) if path.is_dir() else _open_gguf(path)
+    tokenizer = opened.tokenizer()  # before the weights, so that its errors come at once
     model = build_on_meta(opened.config, compute, "load_model", auto_class, attn_implementation)
     report = materialize(
         model,
@@ -127,7 +128,6 @@ def load_model(
         tile_rows=tile_rows,
     )
     report.skipped.update(opened.skipped)
-    tokenizer = opened.tokenizer()
     model.generation_config = read_generation_config(
         path if path.is_dir() else None, opened.config, opened.stops
     )
@@ -143,7 +143,7 @@ class _Opened:
     config: PretrainedConfig
     format: Literal["gguf", "safetensors"]
     name: str
-    tokenizer: Any  # called when the weights are in place
+    tokenizer: Callable[[], PreTrainedTokenizerBase | None]
     stops: tuple[int, ...] = ()
     skipped: dict[str, str] = field(default_factory=dict)
 
@@ -171,7 +171,7 @@ def _open_gguf(path: Path) -> _Opened:
         config,
         "gguf",
         str(file.metadata.get("general.name", path.stem)),
-        lambda: load_gguf_tokenizer(file),
+        lambda: load_gguf_tokenizer(file) if has_gguf_tokenizer(file) else None,
         stops,
         dict.fromkeys(source.derived, "rotary frequencies, taken into the config"),
     )

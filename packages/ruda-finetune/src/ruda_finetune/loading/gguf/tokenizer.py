@@ -47,6 +47,11 @@ _SPLITS: dict[str, str] = {
 _LLAMA3_NAMES = ("llama-bpe", "llama3", "llama-v3")
 
 
+def has_gguf_tokenizer(file: GGUFFile) -> bool:
+    """Whether a file carries a tokenizer."""
+    return "tokenizer.ggml.model" in file.metadata
+
+
 def load_gguf_tokenizer(file: GGUFFile) -> PreTrainedTokenizerFast:
     """The tokenizer of a GGUF file as a `PreTrainedTokenizerFast`, chat template included.
 
