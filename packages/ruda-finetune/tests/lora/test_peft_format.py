@@ -289,3 +289,13 @@ def test_nothing_to_save(tmp_path):
     with pytest.raises(AdapterError, match="no adapters"):
         save_adapter(llama(), tmp_path / "a")
     assert not (tmp_path / "a").exists()
+
+
+def test_wrappers_are_refused_and_compiled_models_are_not(tmp_path):
+    model = adapted()
+    with pytest.raises(AdapterError, match="Sequential wraps a LlamaForCausalLM under '0'"):
+        save_adapter(torch.nn.Sequential(model), tmp_path)
+    save_adapter(torch.compile(model, backend="eager"), tmp_path)
+    other = llama()
+    load_adapter(other, tmp_path)
+    torch.testing.assert_close(logits(other), logits(model))

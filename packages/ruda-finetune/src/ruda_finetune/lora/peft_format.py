@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -101,8 +102,8 @@ def save_adapter(
 ) -> Path:
     """Write a model's adapters as PEFT does, so that `peft.PeftModel.from_pretrained` loads them.
 
-    model: the Hugging Face model that `inject_lora` was called on (its module names become the
-        tensors' names; a wrapper's own prefix would be written too).
+    model: the Hugging Face model that `inject_lora` was called on, as its module names become the
+        tensors' names; a wrapper such as `CausalLMFinetuner` is refused.
     directory: made if needed; gets `adapter_config.json` and `adapter_model.safetensors`, other
         files in it are left alone. Both are written and synchronised under temporary names first
         and then renamed, so that a full disk or a crash leaves the previous adapter.
@@ -115,6 +116,7 @@ def save_adapter(
 
     directory = Path(directory)
     settings = _settings(model, "save_adapter")
+    _check_names(model)
     config = {
         "peft_type": "LORA",
         "task_type": task_type,
@@ -142,6 +144,21 @@ def save_adapter(
         {WEIGHTS_FILE: save(tensors, metadata=metadata), CONFIG_FILE: text.encode()},
     )
     return directory
+
+
+def _check_names(model: nn.Module) -> None:
+    """Refuse a wrapper around a Hugging Face model: its module names are not the model's."""
+    library = sys.modules.get("transformers")
+    inner = getattr(model, "_orig_mod", model)
+    if library is None or isinstance(inner, library.PreTrainedModel):
+        return
+    for name, module in inner.named_modules():
+        if isinstance(module, library.PreTrainedModel):
+            raise AdapterError(
+                f"[save_adapter] {type(inner).__name__} wraps a {type(module).__name__} under "
+                f"{name!r}, and the tensors would be named after the wrapper: pass the Hugging "
+                "Face model that inject_lora was called on"
+            )
 
 
 def _settings_text(settings: Mapping[str, Any]) -> str:
