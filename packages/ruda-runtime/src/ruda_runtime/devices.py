@@ -1,0 +1,165 @@
+"""Devices and the choice of the target.
+
+``RUDA_TARGET=auto|cuda|host`` is read once, at the first use of this module's functions. This build
+has the host target; there is no cuda target in it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from ruda_runtime import _native
+from ruda_runtime.errors import DeviceError, RudaValueError
+
+_TARGETS = ("auto", "cuda", "host")
+_CPU_LEVELS = {0: "baseline", 1: "x86-64-v3"}
+
+_lock = threading.Lock()
+_chosen: str | None = None
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device.
+
+    Attributes:
+        name: for people, for example the CPU's model name.
+        target: ``"host"``.
+        index: number within the target.
+        compute_capability: ``(major, minor)`` of a GPU, ``None`` on the host.
+        multiprocessors: CPUs this process may use on the host.
+        max_threads: threads of a parallel loop on the host, see ``get_num_threads``.
+        shared_memory_per_block: bytes; ``None`` on the host, which has no such memory.
+        warp_size: 1 on the host.
+        capabilities: names of what the device can do. Host: ``"fp16"`` and ``"bf16"`` (storage;
+            arithmetic is float32) and the instruction level of the kernels, ``"baseline"`` or
+            ``"x86-64-v3"``.
+    """
+
+    name: str
+    target: str
+    index: int
+    compute_capability: tuple[int, int] | None
+    multiprocessors: int
+    max_threads: int
+    shared_memory_per_block: int | None
+    warp_size: int
+    capabilities: frozenset[str]
+
+    @property
+    def memory_total(self) -> int:
+        """Bytes of memory, within the limits of the process's control group and RUDA_MEMORY_LIMIT."""
+        total = _native.system_memory_total()
+        return min(total, _native.memory_limit) if _native.memory_limit else total
+
+    @property
+    def memory_free(self) -> int:
+        """Bytes that can be had from the system now; memory the pool keeps for reuse comes on top."""
+        free = _native.system_memory_free()
+        if not _native.memory_limit:
+            return free
+        rest = _native.memory_limit - _native.memory_stats()["reserved"]
+        return max(0, min(free, rest))
+
+    def __str__(self) -> str:
+        return f"{self.target}:{self.index}"
+
+
+def devices() -> list[Device]:
+    """All devices of the chosen target: one on the host.
+
+    Raises:
+        RudaValueError: RUDA_TARGET is none of auto, cuda, host.
+        DeviceError: RUDA_TARGET=cuda; this build has no cuda target.
+    """
+    _target()
+    return [_host()]
+
+
+def device_of(value: Device | str | None = None) -> Device:
+    """The device that ``value`` names: a Device, ``"host"``, ``"host:0"`` or ``None``.
+
+    Raises:
+        DeviceError: there is no such device.
+    """
+    found = devices()
+    for device in found:
+        if value is None or value == device or value in (device.target, str(device)):
+            return device
+    names = ", ".join(str(device) for device in found)
+    raise DeviceError(f"[device] got {value!r}, wanted one of: {names}")
+
+
+def synchronize() -> None:
+    """Wait until all work on all streams is done. On the host it already is.
+
+    Raises:
+        UnsupportedError: RUDA_ASYNC=1, which the host target does not have.
+    """
+    _target()
+    _native.check_submission("synchronize")
+
+
+def _target() -> str:
+    global _chosen
+    if _chosen is None:
+        with _lock:
+            if _chosen is None:
+                _chosen = _choose(os.environ.get("RUDA_TARGET") or "auto")
+    return _chosen
+
+
+def _choose(asked: str) -> str:
+    if asked not in _TARGETS:
+        raise RudaValueError(
+            f"[RUDA_TARGET] got {asked!r}, wanted one of: {', '.join(_TARGETS)}"
+        )
+    if asked == "cuda":
+        raise DeviceError(
+            "[RUDA_TARGET] got 'cuda', but this build of ruda-runtime has no cuda target: only the "
+            "host target is built. Set RUDA_TARGET=host or leave it unset"
+        )
+    if asked == "auto":
+        warnings.warn(
+            "RUDA_TARGET=auto chose the host target: this build has no cuda target. "
+            "Set RUDA_TARGET=host to choose it without this message",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return "host"
+
+
+def _host() -> Device:
+    level = _native.cpu_level()
+    return Device(
+        name=_cpu_name(),
+        target="host",
+        index=0,
+        compute_capability=None,
+        multiprocessors=_native.cpu_count(),
+        max_threads=_native.num_threads(),
+        shared_memory_per_block=None,
+        warp_size=1,
+        capabilities=frozenset({"fp16", "bf16", _CPU_LEVELS[level]}),
+    )
+
+
+_cpu_name_cache: str | None = None
+
+
+def _cpu_name() -> str:
+    global _cpu_name_cache
+    if _cpu_name_cache is None:
+        _cpu_name_cache = platform.machine()
+        info = Path("/proc/cpuinfo")
+        if info.exists():
+            for line in info.read_text().splitlines():
+                if line.startswith("model name"):
+                    _cpu_name_cache = line.partition(":")[2].strip()
+                    break
+    return _cpu_name_cache
