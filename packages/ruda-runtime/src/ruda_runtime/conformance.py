@@ -5,7 +5,8 @@ References are computed in float64 from inputs already rounded to the dtype unde
 
 1. RMS(error) / RMS(reference) is at most ``LIMITS[dtype]`` (three times that for gradients through
    long reductions),
-2. the largest error is at most 50 times the RMS error,
+2. the largest error is at most 50 times the RMS error (an error of one rounding of that element is
+   always allowed: where all other elements are exact, it is many times the RMS error),
 3. its RMS error is at most 1.5 times that of a peer operator at the same dtype, where one is given,
 4. NaN and infinity are exactly where the reference has them,
 5. a second run gives the same bits.
@@ -51,7 +52,7 @@ def rounded(values: Any, dtype: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far a result is from its reference, over the elements that are finite in the reference."""
+    """How far a result is from its reference, where both are finite."""
 
     rms: float
     """RMS error."""
@@ -70,8 +71,7 @@ class Deviation:
         finite = np.isfinite(wanted) & np.isfinite(given)
         if not finite.any():
             return cls(0.0, 0.0, 0.0, ())
-        error = np.where(finite, np.abs(given - np.where(finite, wanted, 0.0)), 0.0)
-        error = np.where(finite, error, 0.0)
+        error = np.abs(np.where(finite, given, 0.0) - np.where(finite, wanted, 0.0))
         rms = float(np.sqrt(np.square(error[finite]).mean()))
         scale = float(np.sqrt(np.square(wanted[finite]).mean()))
         relative = rms / scale if scale > 0 else (0.0 if rms == 0 else float("inf"))
@@ -128,7 +128,10 @@ def check(
         f"{name}: RMS error over RMS reference is {deviation.relative:.3g}, allowed {allowed:.3g} "
         f"({dtype}); the largest error {deviation.largest:.3g} is at {list(deviation.at)}"
     )
-    assert deviation.largest <= MAX_OVER_RMS * deviation.rms, (
+    one_rounding = float(ml_dtypes.finfo(numpy_dtype(dtype)).eps) * (
+        abs(float(wanted[deviation.at])) if deviation.at else 0.0
+    )
+    assert deviation.largest <= max(MAX_OVER_RMS * deviation.rms, one_rounding), (
         f"{name}: the largest error {deviation.largest:.3g} at {list(deviation.at)} is more than "
         f"{MAX_OVER_RMS:g} times the RMS error {deviation.rms:.3g}"
     )
