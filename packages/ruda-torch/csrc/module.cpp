@@ -13,6 +13,8 @@
 #include "state.h"
 #include "streams.h"
 
+#include "ops/boxed.h"
+
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/Exceptions.h>
@@ -90,6 +92,7 @@ PYBIND11_MODULE(_native, m) {
           return static_cast<int64_t>(acquire_stream(priority).id());
         }));
   m.def("release_stream", torch::wrap_pybind_function([](int64_t id) { release_stream(id); }));
+  m.def("host_operators", &host_operators);
   m.def("execution_counts", torch::wrap_pybind_function(&execution_counts));
   add_testing(m);
 }

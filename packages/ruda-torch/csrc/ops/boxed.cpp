@@ -92,13 +92,6 @@ Plan plan_of(const c10::FunctionSchema& schema) {
   return plan;
 }
 
-[[noreturn]] void refuse_device(const c10::OperatorHandle& op, const std::string& argument,
-                                const at::Tensor& tensor) {
-  TORCH_CHECK(false, "[", op.operator_name(), "] Expected all tensors to be on the same device: "
-              "argument ", argument, " is on ", tensor.device(), " (shape ", tensor.sizes(),
-              ") and others are on ruda:0; move it with .to(\"ruda:0\")");
-}
-
 class Boxed final : public c10::OperatorKernel {
  public:
   Boxed(const c10::FunctionSchema& schema, bool cpu_scalars)
@@ -163,7 +156,10 @@ class Boxed final : public c10::OperatorKernel {
     }
     const bool number = tensor.is_cpu() && !argument.written &&
                         ((cpu_scalars_ && tensor.dim() == 0) || argument.host_values);
-    if (!number) refuse_device(op, op.schema().arguments()[argument.index].name(), tensor);
+    if (!number) {
+      refuse_device(c10::toString(op.operator_name()),
+                    op.schema().arguments()[argument.index].name(), tensor);
+    }
     return tensor;
   }
 
@@ -206,21 +202,20 @@ constexpr Listed kListed[] = {
 // What an operator without a kernel gets.
 void not_listed(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
-  std::string dtype;
+  std::string_view dtype = "not given";
   for (const c10::IValue& value : arguments) {
     if (value.isTensor() && value.toTensor().defined()) {
-      dtype = c10::toString(value.toTensor().scalar_type());
+      dtype = c10::getDtypeNames(value.toTensor().scalar_type()).first;
       break;
     }
     if (value.isTensorList() && value.toTensorList().size() != 0) {
-      dtype = c10::toString(value.toTensorList().get(0).scalar_type());
+      dtype = c10::getDtypeNames(value.toTensorList().get(0).scalar_type()).first;
       break;
     }
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
-      false, "[", op.operator_name(), "] has no kernel on ruda (target host, dtype ",
-      dtype.empty() ? std::string("not given") : dtype, "); ruda_torch never falls back to the CPU. "
-      "Move the tensors with .cpu() to compute it there");
+      false, "[", op.operator_name(), "] has no kernel on ruda (target host, dtype ", dtype,
+      "); nothing falls back to the CPU by itself: move the tensors with .cpu() to compute it there");
 }
 
 }  // namespace

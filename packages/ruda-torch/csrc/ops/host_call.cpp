@@ -45,6 +45,20 @@ c10::Storage copy_to_ruda(const c10::Storage& storage) {
 
 }  // namespace
 
+void refuse_device(const std::string& operation, const std::string& argument,
+                   const at::Tensor& tensor) {
+  TORCH_CHECK(false, "[", operation, "] Expected all tensors to be on the same device: argument ",
+              argument, " is on ", tensor.device(), " (shape ", tensor.sizes(),
+              ") and others are on ruda:0; move it with .to(\"ruda:0\")");
+}
+
+void require_ruda(const char* operation,
+                  std::initializer_list<std::pair<const char*, const at::Tensor&>> arguments) {
+  for (const auto& [name, tensor] : arguments) {
+    if (tensor.defined() && !tensor.is_privateuseone()) refuse_device(operation, name, tensor);
+  }
+}
+
 HostCall::HostCall()
     : below_(c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset) {
   ensure_usable();

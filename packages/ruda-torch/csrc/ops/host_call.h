@@ -10,10 +10,21 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
 
+#include <initializer_list>
 #include <optional>
+#include <string>
 #include <unordered_map>
+#include <utility>
 
 namespace ruda_torch {
+
+// RuntimeError: `tensor` is not where the other arguments of `operation` are.
+[[noreturn]] void refuse_device(const std::string& operation, const std::string& argument,
+                                const at::Tensor& tensor);
+
+// Refuses the first argument that is not on ruda; undefined ones pass.
+void require_ruda(const char* operation,
+                  std::initializer_list<std::pair<const char*, const at::Tensor&>> arguments);
 
 // Lives on the stack around one call. While it lives, results come from our pool, and operators that
 // the CPU kernel calls in turn skip autograd and autocast: both have done their work above us.
