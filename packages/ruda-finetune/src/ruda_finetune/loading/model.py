@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from ..errors import ModelFileError
+from ..errors import ModelFileError, TargetModuleError
 from ..targets import ALL_LINEAR
 from .architecture import (
     build_on_meta,
@@ -74,7 +74,7 @@ def load_model(
     path: str | os.PathLike[str],
     *,
     quantize: Literal["nf4", "none"] = "nf4",
-    target_modules: str | Sequence[str] = ALL_LINEAR,
+    target_modules: str | Sequence[str] | None = ALL_LINEAR,
     device: str | torch.device = "ruda:0",
     dtype: torch.dtype | None = None,
     block_size: int = 64,
@@ -89,7 +89,8 @@ def load_model(
     path: a `.gguf` file, or a Hugging Face directory with `config.json` and safetensors.
     quantize: `"nf4"` packs the layers that `target_modules` selects while they are read;
         `"none"` keeps them dense (the targets are still checked and reported).
-    target_modules: `"all-linear"` or a list of names, see `resolve_targets`.
+    target_modules: `"all-linear"` or a list of names, see `resolve_targets`; None, with
+        `quantize="none"`, for a model that will not be adapted.
     dtype: of the other weights; None takes the fast one, float32 on the host.
     block_size, tile_rows: of the NF4 layers, see `NF4Linear`.
     parameter_dtypes, buffer_dtypes: exceptions by state-dict name.
@@ -103,6 +104,10 @@ def load_model(
     path = Path(path)
     if quantize not in ("nf4", "none"):
         raise ModelFileError(f"[load_model] quantize must be 'nf4' or 'none': got {quantize!r}")
+    if target_modules is None and quantize == "nf4":
+        raise TargetModuleError(
+            f"[load_model] quantize='nf4' needs target_modules: {ALL_LINEAR!r} or a list of names"
+        )
     if dtype is not None and dtype not in _DTYPES:
         raise ModelFileError(
             f"[load_model] dtype must be one of {', '.join(map(str, _DTYPES))} or None: got {dtype}"
