@@ -216,9 +216,7 @@ def _found_keys(record: Mapping[str, Any]) -> str:
 def _near_files(path: Path) -> str:
     if not path.parent.is_dir():
         return f" (the folder {path.parent} does not exist)"
-    names = [
-        entry.name for entry in path.parent.iterdir() if entry.suffix in {".json", ".jsonl"}
-    ]
+    names = [entry.name for entry in path.parent.iterdir() if entry.suffix in {".json", ".jsonl"}]
     near = difflib.get_close_matches(path.name, names)
     return f"; did you mean {', '.join(near)}?" if near else ""
 

@@ -97,9 +97,7 @@ def generation_blocks(template: str) -> list[int]:
     return sorted(lines)
 
 
-def resolve_chat_template(
-    tokenizer: Any, chat_template: str | None, train_on_prompt: bool
-) -> str:
+def resolve_chat_template(tokenizer: Any, chat_template: str | None, train_on_prompt: bool) -> str:
     """The template to render with: `chat_template`, or else the tokenizer's own.
 
     Raises `TemplateError` when there is none, when it does not parse, or when it marks no

@@ -20,9 +20,7 @@ def _checkpointed_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     arguments = (self, *args) if inner is None else args
     if not torch.is_grad_enabled():
         return call(*arguments, **kwargs)
-    return checkpoint(
-        call, *arguments, use_reentrant=False, preserve_rng_state=preserve, **kwargs
-    )
+    return checkpoint(call, *arguments, use_reentrant=False, preserve_rng_state=preserve, **kwargs)
 
 
 def activation_checkpoint_modules(

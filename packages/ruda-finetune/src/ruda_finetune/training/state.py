@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -79,8 +78,10 @@ def load_finetune_state_dict(
     parts = {"scaler": scaler, "scheduler": scheduler, "data": data}
     for name, part in parts.items():
         if (state.get(name) is None) != (part is None):
-            has, lacks = ("this run", "the checkpoint") if part is not None else (
-                "the checkpoint", "this run"
+            has, lacks = (
+                ("this run", "the checkpoint")
+                if part is not None
+                else ("the checkpoint", "this run")
             )
             raise CheckpointError(f"[resume] {has} has a {name} but {lacks} has none")
         if part is not None and hasattr(part, "check_state_dict"):
@@ -97,17 +98,19 @@ def load_finetune_state_dict(
     return set_rng_state(state["rng"], device)
 
 
+def _some(names: list[str]) -> str:
+    """How many names, and the first of them."""
+    return f"{len(names)} ({names[0]}, …)" if len(names) > 1 else f"{len(names)} {names}"
+
+
 def _check_tensors(saved: Mapping[str, torch.Tensor], here: Mapping[str, nn.Parameter]) -> None:
     missing = [name for name in here if name not in saved]
     surplus = [name for name in saved if name not in here]
     if missing or surplus:
-        name = (missing or surplus)[0]
-        near = difflib.get_close_matches(name, saved if missing else here, n=1)
         raise CheckpointError(
-            f"[resume] the trained tensors differ: {len(missing)} of this run are not in the "
-            f"checkpoint, {len(surplus)} of the checkpoint are not in this run; the first is {name}"
-            + (f" (near: {near[0]})" if near else "")
-            + ". Target modules must be those of the checkpoint's run"
+            f"[resume] the trained tensors differ: {_some(missing)} not in the checkpoint, "
+            f"{_some(surplus)} in the checkpoint only. Target modules must be those of the "
+            "checkpoint's run"
         )
     for name, parameter in here.items():
         tensor = saved[name]

@@ -352,9 +352,7 @@ class SFTTrainer:
             "eta_seconds": seconds_left(self._step_seconds, total_steps - self.step),
         }
 
-    def write_progress(
-        self, path: str | Path, total_steps: int, status: str = "running"
-    ) -> Path:
+    def write_progress(self, path: str | Path, total_steps: int, status: str = "running") -> Path:
         """Write `progress.json`: steps, loss, tokens, elapsed seconds and seconds left.
 
         `path` is the file or a directory that exists.
@@ -402,9 +400,7 @@ class SFTTrainer:
             raise Interrupted(result, guard.received)
         return result
 
-    def _total_steps(
-        self, data: WindowSource, steps: int | None, epochs: float | None
-    ) -> int:
+    def _total_steps(self, data: WindowSource, steps: int | None, epochs: float | None) -> int:
         if (steps is None) == (epochs is None):
             raise FinetuneError("[fit] wanted one of steps and epochs")
         total = steps if steps is not None else math.ceil((epochs or 0) * data.steps_per_epoch)
