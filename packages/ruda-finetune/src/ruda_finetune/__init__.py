@@ -37,6 +37,19 @@ if TYPE_CHECKING:  # the same names for type checkers; a test holds the two list
     from .data import generation_blocks as generation_blocks
     from .data import own_template_is_chatml as own_template_is_chatml
     from .data import read_records as read_records
+    from .generation import GenerationProgress as GenerationProgress
+    from .generation import generate as generate
+    from .generation import generate_tokens as generate_tokens
+    from .generation import stop_token_ids as stop_token_ids
+    from .loading import GGUFFile as GGUFFile
+    from .loading import LoadedModel as LoadedModel
+    from .loading import LoadReport as LoadReport
+    from .loading import SourceInfo as SourceInfo
+    from .loading import load_gguf_tokenizer as load_gguf_tokenizer
+    from .loading import load_hf_nf4_model as load_hf_nf4_model
+    from .loading import load_model as load_model
+    from .loading import load_nf4_safetensors as load_nf4_safetensors
+    from .loading import open_gguf as open_gguf
     from .lora import LoRALinear as LoRALinear
     from .lora import adapter_state_dict as adapter_state_dict
     from .lora import inject_lora as inject_lora
@@ -88,6 +101,19 @@ _EXPORTS: dict[str, str] = {
     "merge_lora": "lora",
     "resolve_targets": "targets",
     "save_adapter": "lora",
+    "GGUFFile": "loading",
+    "LoadReport": "loading",
+    "LoadedModel": "loading",
+    "SourceInfo": "loading",
+    "load_gguf_tokenizer": "loading",
+    "load_hf_nf4_model": "loading",
+    "load_model": "loading",
+    "load_nf4_safetensors": "loading",
+    "open_gguf": "loading",
+    "GenerationProgress": "generation",
+    "generate": "generation",
+    "generate_tokens": "generation",
+    "stop_token_ids": "generation",
     "FusionReport": "models",
     "fuse_model": "models",
     "CHATML_TRAINING_TEMPLATE": "data",

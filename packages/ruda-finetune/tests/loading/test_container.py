@@ -11,6 +11,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+
 from ruda_finetune import ModelFileError
 from ruda_finetune.loading import open_gguf
 

@@ -13,6 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
+
 from ruda_finetune import FinetuneError, ModelFileError, TargetModuleError
 from ruda_finetune.loading import load_model
 from ruda_finetune.loading.sources import file_sha256
@@ -99,7 +100,7 @@ def test_tokenizer_and_generation_config(save: Any, smollm2: Path) -> None:
 
 
 def test_default_dtype_on_the_host_is_float32(save: Any, some_ids: torch.Tensor) -> None:
-    """Half precision on a CPU is many times slower: a bfloat16 checkpoint is computed in float32."""
+    """Half precision on a CPU is many times slower: bfloat16 files are computed in float32."""
     directory = save("llama")
 
     def halve(tensors: dict[str, torch.Tensor]) -> None:
@@ -144,11 +145,11 @@ def test_modules_kept_in_float32(
 
 def test_dtypes_for_unknown_names(save: Any) -> None:
     directory = save("llama")
-    with pytest.raises(FinetuneError, match="parameter_dtypes names what is no parameter.*: x.y"):
+    with pytest.raises(FinetuneError, match=r"parameter_dtypes names what is no parameter.*: x.y"):
         load_dense(directory, parameter_dtypes={"x.y": torch.float32})
-    with pytest.raises(FinetuneError, match="buffer_dtypes names what is no buffer.*: lm_head.w"):
+    with pytest.raises(FinetuneError, match=r"buffer_dtypes names what is no buffer.*: lm_head.w"):
         load_dense(directory, buffer_dtypes={"lm_head.weight": torch.float32})
-    with pytest.raises(FinetuneError, match="cannot be torch.int8"):
+    with pytest.raises(FinetuneError, match=r"cannot be torch\.int8"):
         load_dense(directory, parameter_dtypes={"model.norm.weight": torch.int8})
 
 
@@ -402,7 +403,7 @@ def test_wrong_arguments(save: Any, tmp_path: Path) -> None:
         load_dense(tmp_path / "HuggingFaceTB" / "SmolLM2-135M")
     with pytest.raises(ModelFileError, match="quantize must be 'nf4' or 'none': got 'int8'"):
         load_model(directory, quantize="int8", device="cpu")  # type: ignore[arg-type]
-    with pytest.raises(ModelFileError, match="dtype must be one of .*: got torch.int8"):
+    with pytest.raises(ModelFileError, match=r"dtype must be one of .*: got torch.int8"):
         load_dense(directory, dtype=torch.int8)
     with pytest.raises(ModelFileError, match="is no device"):
         load_dense(directory, device="rudder:0")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+
 from ruda_finetune import ModelFileError
 from ruda_finetune.loading import load_model
 
@@ -42,7 +43,8 @@ def test_logits_of_transformers_loader(
 ) -> None:
     """Files that use every quantisation type; bit for bit."""
     architecture, name, changes = FAMILIES[family]
-    path = write_gguf(tiny_model(family.split()[0].strip(","), **changes), architecture, name=name).path
+    model = tiny_model(family.split()[0].strip(","), **changes)
+    path = write_gguf(model, architecture, name=name).path
     loaded = load_dense(path)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
         str(path.parent), gguf_file=path.name, dtype=torch.float32

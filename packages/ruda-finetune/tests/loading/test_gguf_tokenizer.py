@@ -10,9 +10,10 @@ import gguf
 import pytest
 import tokenizers
 import transformers
+from transformers.integrations.gguf import convert_gguf_tokenizer, get_gguf_tokenizer
+
 from ruda_finetune import ModelFileError
 from ruda_finetune.loading import load_gguf_tokenizer, open_gguf
-from transformers.integrations.gguf import convert_gguf_tokenizer, get_gguf_tokenizer
 
 TEXTS = [
     "",
@@ -29,7 +30,9 @@ TEXTS = [
     "ALLCAPS camelCase snake_case kebab-case",
 ]
 CORPUS = [*TEXTS, "the quick brown fox jumps over the lazy dog " * 3, "low lower lowest " * 5]
-TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+)
 
 
 def ids(tokenizer: Any, text: str) -> list[int]:

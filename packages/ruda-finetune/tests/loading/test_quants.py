@@ -5,6 +5,7 @@ from __future__ import annotations
 import gguf
 import numpy as np
 import pytest
+
 from ruda_finetune.loading.gguf import SUPPORTED_TYPES, dequantize
 from ruda_finetune.loading.gguf.quants import FORMATS
 

@@ -11,8 +11,12 @@ import torch
 from ..errors import ModelFileError
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel
-    from transformers import PreTrainedTokenizerBase
+    from transformers import (
+        GenerationConfig,
+        PretrainedConfig,
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+    )
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -86,7 +90,9 @@ def build_on_meta(
 ) -> PreTrainedModel:
     """The model of a config on the meta device, its weights tied, in evaluation mode."""
     if auto_class is None:
-        from transformers import AutoModelForCausalLM as auto_class
+        from transformers import AutoModelForCausalLM
+
+        auto_class = AutoModelForCausalLM
     options = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
     try:
         with torch.device("meta"):

@@ -1,8 +1,8 @@
-"""Buffers that no file holds: computed again from the config, on a model built on the meta device."""
+"""Buffers that no file holds: computed again from the config of a model built on meta."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import nn
@@ -57,7 +57,9 @@ def compute_buffers(
     return tuple(f"{o}.{leaf}" if o else leaf for o, leaves in by_module.items() for leaf in leaves)
 
 
-def _initialiser(modules: Mapping[str, nn.Module], owner: str):  # noqa: ANN202
+def _initialiser(
+    modules: Mapping[str, nn.Module], owner: str
+) -> Callable[[nn.Module], None] | None:
     """`_init_weights` of the innermost model around module `owner`, or None."""
     while True:
         found = getattr(modules[owner], "_init_weights", None)

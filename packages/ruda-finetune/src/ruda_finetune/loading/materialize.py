@@ -98,7 +98,9 @@ def match(model: nn.Module, source: WeightSource, operator: str) -> Matching:
                 f"{name} has shape {list(entry.shape)} in the file, {list(wanted)} in the model"
             )
         elif slot.tensor.is_floating_point() != entry.floating:
-            problems.append(f"{name} is stored as {entry.stored}, the model's is {slot.tensor.dtype}")
+            problems.append(
+                f"{name} is stored as {entry.stored}, the model's is {slot.tensor.dtype}"
+            )
         first = chosen.setdefault(id(slot), name)
         if first == name:
             matched[name] = slot

@@ -1,6 +1,6 @@
 """What a GGUF file's metadata and tensor names mean to transformers.
 
-One `Architecture` for each family: the config class, the keys the family reads, and what llama.cpp's
+One `Architecture` for each family: the config class, the names of its layers, and what llama.cpp's
 converter did to the values (rows of Q and K permuted for the interleaved rotary layout, 1 added to
 Gemma's norm weights), which has to be undone.
 """

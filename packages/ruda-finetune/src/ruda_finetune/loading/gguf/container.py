@@ -98,7 +98,7 @@ class _Reader:
 
     def __init__(self, path: Path, buffer: NDArray[np.uint8]) -> None:
         self.path = path
-        self.view = memoryview(buffer)
+        self.view = memoryview(buffer)  # type: ignore[arg-type]
         self.size = buffer.size
         self.position = 0
         self.what = "the header"
@@ -136,7 +136,8 @@ class _Reader:
 
     def strings(self, count: int) -> Iterator[str]:
         # A vocabulary has 10^5 of these: the checks of `string`, without its call overhead.
-        unpack, view, position, size = struct.Struct("<Q").unpack_from, self.view, self.position, self.size
+        unpack = struct.Struct("<Q").unpack_from
+        view, position, size = self.view, self.position, self.size
         for _ in range(count):
             if position + 8 > size:
                 self.position = position
@@ -190,7 +191,8 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
         raise ModelFileError(f"[open_gguf] {path} is not a file")
     if path.stat().st_size < 24:
         raise ModelFileError(
-            f"[open_gguf] {path} is no GGUF file: it has {path.stat().st_size} bytes, a header has 24"
+            f"[open_gguf] {path} is no GGUF file: it has {path.stat().st_size} bytes, a header "
+            "alone has 24"
         )
     buffer = np.memmap(path, dtype=np.uint8, mode="r")
     reader = _Reader(path, buffer)

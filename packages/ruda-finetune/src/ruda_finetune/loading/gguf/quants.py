@@ -190,8 +190,8 @@ def _q6_k(blocks: Bytes, out: Floats) -> None:
     ).astype(np.float32)
     quarters = out.reshape(n, 2, 4, 32)
     for quarter in range(4):
-        nibbles = low[:, :, quarter % 2]
-        nibbles = nibbles & 15 if quarter < 2 else nibbles >> 4
+        both = low[:, :, quarter % 2]
+        nibbles = both & 15 if quarter < 2 else both >> 4
         quarters[:, :, quarter] = nibbles | ((high >> 2 * quarter & 3) << 4)
     out -= np.float32(32)
     groups = out.reshape(n, 16, 16)
@@ -235,7 +235,9 @@ def dequantize(data: Bytes, type_name: str, out: Floats | None = None) -> Floats
     if out is None:
         out = np.empty(elements, np.float32)
     elif out.size != elements or not out.flags.c_contiguous:
-        raise ValueError(f"[dequantize] out must be contiguous with {elements} values: got {out.size}")
+        raise ValueError(
+            f"[dequantize] out must be contiguous with {elements} values: got {out.size}"
+        )
     source = data.reshape(blocks, fmt.block_bytes)
     result = out.reshape(blocks, fmt.block_elements)
     step = max(1, _PIECE_ELEMENTS // fmt.block_elements)
