@@ -9,18 +9,27 @@ namespace ruda {
 
 /* "gemm.matmul": out[..., M, N] = alpha * a[..., M, K] @ b[..., K, N] + beta * out (+ bias[N]).
  * Any strides (a transposed operand is not copied), broadcast batch dimensions, float32
- * accumulation. beta == 0 never reads `out`. `bias` may be null. Rank 2 to 8. */
+ * accumulation, one rounding. a and b share a dtype; out and bias may have any of the three. beta == 0
+ * never reads `out`; alpha == 0 leaves the product out, as in BLAS. `bias` may be null. Rank 2 to 8.
+ * `out` must not overlap an operand. */
+enum gemm_strategy {
+  GEMM_AUTO = 0,   /* the library, or a kernel of our own for a few rows */
+  GEMM_LIBRARY = 1 /* the library (OpenBLAS) */
+};
+
 RUDA_ARGUMENTS(gemm_args,
   const ruda_view* a;
   const ruda_view* b;
   const ruda_view* bias;
   const ruda_view* out;
   double alpha;
-  double beta;)
+  double beta;
+  int64_t strategy;)
 
 /* "nf4.quantize": weight[out, in] -> packed uint8[ceil(out*in/2)], scales float32[blocks].
  * Two codes a byte, the first value in the high nibble; blocks run over the flat row-major weight.
- * Any strides of `weight`: the result is that of its contiguous copy. */
+ * Any strides of `weight`: the result is that of its contiguous copy. NaN and infinity are refused
+ * before anything is written. block_size is positive and even. */
 RUDA_ARGUMENTS(nf4_quantize_args,
   const ruda_view* weight;
   const ruda_view* packed;
@@ -28,7 +37,7 @@ RUDA_ARGUMENTS(nf4_quantize_args,
   int64_t block_size;)
 
 /* "nf4.dequantize": the dense weight[out, in] in its own dtype (float32, float16, bfloat16).
- * `codebook` is float32[16]. */
+ * `codebook` is float32[16]; `packed` and `scales` are contiguous, of any shape. */
 RUDA_ARGUMENTS(nf4_dequantize_args,
   const ruda_view* packed;
   const ruda_view* scales;
@@ -38,7 +47,8 @@ RUDA_ARGUMENTS(nf4_dequantize_args,
 
 /* "nf4.matmul": y[M, out] = x[M, in] @ W[out, in]^T (+ bias[out]).
  * "nf4.input_grad": y[M, in] = x[M, out] @ W[out, in] (x is the output's gradient; no bias).
- * W is never materialised: at most threads * tile_rows * in_features * 4 bytes of scratch. */
+ * W is never materialised: at most threads * tile_rows * in_features * 4 bytes of scratch, whatever the
+ * dtypes. x and y may have any strides and different dtypes. */
 RUDA_ARGUMENTS(nf4_matmul_args,
   const ruda_view* x;
   const ruda_view* packed;

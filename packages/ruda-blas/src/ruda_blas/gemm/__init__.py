@@ -1,0 +1,90 @@
+"""Dense matrix products. See README.md for the mathematics."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+from ruda_runtime import Tensor, empty
+
+from .. import _native
+from .._tensors import check_tensor, result_dtype
+from ..errors import BlasError, BlasTypeError
+
+__all__ = ["STRATEGIES", "BlasError", "addmm", "matmul"]
+
+STRATEGIES: dict[str, int] = {"auto": 0, "library": 1}
+"""What computes a product: ``auto`` chooses, ``library`` is OpenBLAS."""
+
+
+def matmul(
+    a: Tensor,
+    b: Tensor,
+    out: Tensor | None = None,
+    strategy: str = "auto",
+    out_dtype: str | None = None,
+) -> Tensor:
+    """``a @ b`` for ``a [..., M, K]`` and ``b [..., K, N]``: ``[..., M, N]``.
+
+    Args:
+        a, b: 2 to 8 dimensions of one dtype, float32, float16 or bfloat16. Batch dimensions broadcast.
+            Any strides; a transposed operand is not copied.
+        out: where to write. Must not overlap an operand.
+        strategy: one of ``STRATEGIES``.
+        out_dtype: float32, float16 or bfloat16; by default that of ``out``, else of ``a``.
+
+    Returns:
+        ``out``, or a new tensor. Accumulated in float32 and rounded once; K = 0 gives zeros.
+
+    Raises:
+        BlasError: shapes do not fit, an unknown strategy, an ``out`` that overlaps.
+        BlasTypeError: a dtype other than the three, or two dtypes.
+    """
+    return addmm(a, b, out=out, strategy=strategy, out_dtype=out_dtype)
+
+
+def addmm(
+    a: Tensor,
+    b: Tensor,
+    *,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    strategy: str = "auto",
+    out_dtype: str | None = None,
+) -> Tensor:
+    """``alpha * (a @ b) + beta * out + bias``, rounded once.
+
+    Args:
+        bias: ``[N]``, float32, float16 or bfloat16.
+        out: read when ``beta`` is not 0, and written. With ``beta`` 0 its contents do not matter.
+        alpha: with 0 the product is left out, as in BLAS: NaN in an operand does not show.
+
+    The rest is as in ``matmul``.
+    """
+    operation = "gemm.matmul"
+    a = check_tensor(a, operation, "a", BlasTypeError)
+    b = check_tensor(b, operation, "b", BlasTypeError)
+    if strategy not in STRATEGIES:
+        raise BlasError(
+            f"[{operation}] strategy: got {strategy!r}, wanted one of {', '.join(STRATEGIES)}"
+        )
+    if out is None:
+        if beta != 0.0:
+            raise BlasError(f"[{operation}] beta: got {beta} without out, wanted an out to add")
+        dtype = result_dtype(None, out_dtype, a.dtype_name, operation, BlasTypeError)
+        out = empty(_result_shape(a.shape, b.shape), dtype)
+    else:
+        result_dtype(check_tensor(out, operation, "out", BlasTypeError), out_dtype, a.dtype_name,
+                     operation, BlasTypeError)  # fmt: skip
+    _native.gemm_matmul(a, b, bias, out, alpha, beta, STRATEGIES[strategy])
+    return out
+
+
+def _result_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """The result's shape where the operands fit; where they do not, the entry says what is wrong."""
+    if min(len(a), len(b)) < 2:
+        return ()
+    pairs = zip_longest(reversed(a[:-2]), reversed(b[:-2]), fillvalue=1)
+    batch = [right if left == 1 else left for left, right in pairs]
+    return (*reversed(batch), a[-2], b[-1])

@@ -1,0 +1,164 @@
+/* "gemm.matmul": checks, choice of path and launch. */
+#include "../native/blocked.hpp"
+#include "plan.hpp"
+
+namespace ruda {
+namespace {
+
+using blas::gemm_problem;
+using blas::layout;
+using blas::matrix;
+
+constexpr const char* operation = "gemm.matmul";
+constexpr int64_t few_rows = 4;
+
+/* Every operand and the result are float32 in a form BLAS reads: no copy at all. */
+struct direct_form {
+  layout a, b;
+};
+
+bool is_direct(const gemm_problem& p, direct_form* form) {
+  layout c{};
+  return p.k > 0 && blas::blas_layout(p.c, p.m, p.n, &c) && !c.transposed &&
+         blas::blas_layout(p.a, p.m, p.k, &form->a) && blas::blas_layout(p.b, p.k, p.n, &form->b);
+}
+
+/* Tiles of the result: near squares, because each packs its operands anew; at least a few, so that
+ * threads can share; chosen by the shape alone, so that the bits do not depend on the threads. */
+void choose_tile(const gemm_problem& p, int64_t* tile_m, int64_t* tile_n) {
+  constexpr int64_t wanted = 8, least_work = 4'000'000, most_work = 512'000'000;
+  int64_t rows = std::min<int64_t>(p.m, 512), cols = std::min<int64_t>(p.n, 2048);
+  for (;;) {
+    const int64_t tiles =
+        p.batches * blas::ceil_div(p.m, rows) * blas::ceil_div(p.n, cols);
+    const int64_t work = 2 * rows * cols * std::min<int64_t>(p.k, 1 << 20);
+    if (work <= most_work && (tiles >= wanted || work <= least_work)) break;
+    if (cols > 64 && cols >= rows) {
+      cols = blas::ceil_div(blas::ceil_div(cols, 2), 16) * 16;
+    } else if (rows > 32) {
+      rows = blas::ceil_div(blas::ceil_div(rows, 2), 8) * 8;
+    } else if (cols > 64) {
+      cols = blas::ceil_div(blas::ceil_div(cols, 2), 16) * 16;
+    } else {
+      break;
+    }
+  }
+  *tile_m = rows;
+  *tile_n = cols;
+}
+
+void run_direct(const gemm_problem& p, const direct_form& form) {
+  int64_t tile_m, tile_n;
+  choose_tile(p, &tile_m, &tile_n);
+  const int64_t m_tiles = blas::ceil_div(p.m, tile_m), n_tiles = blas::ceil_div(p.n, tile_n);
+  const int64_t per_batch = m_tiles * n_tiles;
+  const int64_t work = 2 * tile_m * tile_n * p.k;
+  const auto add_bias = RUDA_HOST(store_block);
+  parallel_for(0, p.batches * per_batch, grain_for(work, 500'000),
+               [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t batch = item / per_batch;
+      const int64_t m0 = item % per_batch / n_tiles * tile_m, n0 = item % n_tiles * tile_n;
+      const int64_t rows = std::min(tile_m, p.m - m0), cols = std::min(tile_n, p.n - n0);
+      matrix c = p.c_of(batch).at(m0, n0);
+      const int64_t ldc = p.m == 1 ? std::max<int64_t>(p.n, 1) : p.c.row_stride;
+      blas::sgemm(form.a, form.b, rows, cols, p.k, p.how.alpha, p.a_of(batch).at(m0, 0).floats(),
+                  p.b_of(batch).at(0, n0).floats(), p.how.beta, c.floats(), ldc);
+      if (p.how.bias.data == nullptr) continue;
+      blas::epilogue bias;
+      bias.bias = p.how.bias.at(m0, n0);
+      add_bias(c.floats(), ldc, rows, cols, c, bias);
+    }
+  });
+}
+
+/* A few rows against a matrix whose columns are contiguous over k (a weight [N, K]): the matrix is
+ * read once, in its own storage type. */
+void run_few_rows(const gemm_problem& p) {
+  const auto load = RUDA_HOST(load_block);
+  const auto dot = RUDA_HOST(dot_rows);
+  const auto store = RUDA_HOST(store_block);
+  constexpr int64_t cols = 64;
+  const int64_t n_parts = blas::ceil_div(p.n, cols);
+  const bool in_place = p.a.dtype == RUDA_FLOAT32 && (p.a.col_stride == 1 || p.k == 1);
+  const scratch<float> copies(in_place ? 0 : api()->num_threads() * p.m * p.k);
+  parallel_for(0, p.batches * n_parts, grain_for(cols * p.k, 32768),
+               [&](int64_t begin, int64_t end, int32_t worker) {
+    float* copy = in_place ? nullptr : copies.get() + worker * p.m * p.k;
+    int64_t copied = -1;
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t batch = item / n_parts, n0 = item % n_parts * cols;
+      const int64_t count = std::min(cols, p.n - n0);
+      const matrix rows = p.a_of(batch);
+      if (!in_place && copied != batch) load(rows, p.m, p.k, copy, p.k);
+      copied = batch;
+      const matrix b = p.b_of(batch).at(0, n0).transposed();  // [n, k]
+      float sums[few_rows * cols];
+      dot(in_place ? rows.floats() : copy, in_place ? p.a.row_stride : p.k, p.m, b, p.k, 0, count,
+          sums, cols);
+      blas::epilogue how = p.how;
+      if (how.bias.data != nullptr) how.bias = how.bias.at(0, n0);
+      store(sums, cols, p.m, count, p.c_of(batch).at(0, n0), how);
+    }
+  });
+}
+
+void run_blocked(const gemm_problem& p) {
+  constexpr int64_t budget = 400'000;  // floats of scratch for one thread
+  blas::blocked_product work{};
+  work.batches = p.batches;
+  work.m = p.m;
+  work.n = p.n;
+  work.k = p.k;
+  work.how = p.how;
+  work.copy_a = !blas::blas_layout(p.a, p.m, p.k, &work.a_layout);
+  layout c{};
+  work.copy_c = p.how.beta != 0.0f || !blas::blas_layout(p.c, p.m, p.n, &c) || c.transposed;
+  work.plan = blas::plan_blocks(p.m, p.n, p.k, p.batches, budget, work.copy_a, work.copy_c, 64);
+  const auto load = RUDA_HOST(load_block);
+  const bool k_is_contiguous = p.b.row_stride == 1;
+  blas::run_blocked(
+      work, [&](int64_t batch) { return p.a_of(batch); },
+      [&](int64_t batch) { return p.c_of(batch); },
+      [&](int64_t batch, int64_t k0, int64_t slice, int64_t n0, int64_t cols, float* panel) {
+        const matrix b = p.b_of(batch).at(k0, n0);
+        if (k_is_contiguous) {
+          load(b.transposed(), cols, slice, panel, slice);
+          return layout{true, slice};
+        }
+        load(b, slice, cols, panel, cols);
+        return layout{false, cols};
+      });
+}
+
+int32_t matmul(const void* raw, ruda_error* error) {
+  return guard(operation, error, [&]() -> int32_t {
+    const auto& args = *static_cast<const gemm_args*>(raw);
+    RUDA_CHECK(args.strategy == GEMM_AUTO || args.strategy == GEMM_LIBRARY, error, RUDA_ERROR_VALUE,
+               "[%s] strategy: got %lld, wanted 0 (auto) or 1 (library)", operation,
+               static_cast<long long>(args.strategy));
+    gemm_problem p;
+    RUDA_TRY(blas::read_problem(args, &p, error));
+    if (p.batches == 0 || p.m == 0 || p.n == 0) return RUDA_OK;
+    if (p.how.alpha == 0.0f) p.k = 0;  // as in BLAS: the product is not computed
+    if (p.c.col_stride != 1 && p.n > 1 && (p.c.row_stride == 1 || p.m == 1)) blas::transpose(&p);
+    direct_form form{};
+    const bool few = p.m <= few_rows && (p.b.row_stride == 1 || p.k == 1);
+    if (args.strategy == GEMM_AUTO && p.k > 0 && few) {
+      run_few_rows(p);
+    } else if (is_direct(p, &form)) {
+      run_direct(p, form);
+    } else {
+      run_blocked(p);
+    }
+    return RUDA_OK;
+  });
+}
+
+}  // namespace
+
+int32_t register_gemm(ruda_error* error) {
+  return register_kernel("gemm.matmul", "ruda-blas", gemm_args_layout, matmul, error);
+}
+
+}  // namespace ruda

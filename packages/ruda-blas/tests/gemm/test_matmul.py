@@ -1,0 +1,153 @@
+"""Every case in every dtype against float64, and the rest of what the product promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import ruda_runtime as rr
+from ruda_blas import gemm
+from ruda_blas.gemm import reference
+from ruda_runtime.conformance import check, check_repeatable, numpy_dtype, rounded
+
+from .cases import CASES, DTYPES, Case, inputs
+
+
+def tensor(array: np.ndarray | None) -> rr.Tensor | None:
+    return None if array is None else rr.Tensor.from_numpy(array)
+
+
+def run(case: Case, given: dict, strategy: str = "auto") -> np.ndarray:
+    old = given["out"].copy(order="K")
+    out = tensor(given["out"])
+    result = gemm.addmm(
+        tensor(given["a"]), tensor(given["b"]), bias=tensor(given["bias"]), out=out,
+        alpha=case.alpha, beta=case.beta, strategy=strategy,
+    )  # fmt: skip
+    assert result is out
+    values = result.numpy().copy()
+    given["out"][...] = old
+    return values
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_conformance(case: Case, dtype: str) -> None:
+    given = inputs(case, dtype)
+    wanted = reference.addmm(
+        given["a"], given["b"], given["bias"], given["out"], case.alpha, case.beta
+    )
+    for strategy in gemm.STRATEGIES:
+        result = check_repeatable(lambda s=strategy: run(case, given, s), name=case.name)
+        check(result, wanted, dtype, name=f"{case.name} {strategy}")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["rows", "cols"])
+def test_peer(dtype: str, layout: str) -> None:
+    """No less exact than NumPy's float32 product rounded once (what PyTorch's does at best)."""
+    given = inputs(Case((200, 600), (600, 150), b_layout=layout), dtype)
+    peer = (given["a"].astype(np.float32) @ given["b"].astype(np.float32)).astype(
+        numpy_dtype(dtype)
+    )
+    result = gemm.matmul(tensor(given["a"]), tensor(given["b"]))
+    check(result.numpy(), reference.addmm(given["a"], given["b"]), dtype, peer=peer)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("out_dtype", DTYPES)
+def test_out_dtype(dtype: str, out_dtype: str) -> None:
+    given = inputs(Case((33, 20), (20, 40)), dtype)
+    result = gemm.matmul(tensor(given["a"]), tensor(given["b"]), out_dtype=out_dtype)
+    assert result.dtype_name == out_dtype
+    wanted = reference.addmm(given["a"], given["b"])
+    check(result.numpy(), wanted, out_dtype)
+    bias = tensor(np.ones(40, numpy_dtype(out_dtype)))
+    biased = gemm.addmm(tensor(given["a"]), tensor(given["b"]), bias=bias, out_dtype=out_dtype)
+    check(biased.numpy(), wanted + 1.0, out_dtype)
+
+
+def test_half_products_are_rounded_once() -> None:
+    """1 + 2^-8 + 2^-8 in bfloat16: rounding each partial sum would give 1, one rounding 1 + 2^-7."""
+    a = np.array([[1.0, 1.0, 1.0]] * 5).astype(numpy_dtype("bfloat16"))
+    b = np.array([[1.0], [2.0**-8], [2.0**-8]]).astype(numpy_dtype("bfloat16"))
+    result = gemm.matmul(tensor(a), tensor(np.repeat(b, 6, axis=1))).numpy()
+    assert (result.astype(np.float64) == 1.0 + 2.0**-7).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "layout"), [(2, "cols"), (2, "rows"), (40, "rows"), (40, "cols")])
+@pytest.mark.parametrize("strategy", list(gemm.STRATEGIES))
+def test_nan_and_infinity(dtype: str, rows: int, layout: str, strategy: str) -> None:
+    """A zero times infinity is NaN, and stays in its row or column."""
+    given = inputs(Case((rows, 70), (70, 50), b_layout=layout), dtype)
+    a, b = given["a"].copy(), given["b"]
+    a[0, 3], a[1, 69], b[11, 17], b[11, 18] = np.nan, np.inf, -np.inf, 0.0
+    a[0, 11] = a[1, 11] = 0.0
+    with np.errstate(invalid="ignore"):
+        wanted = reference.addmm(a, b)
+    assert np.isnan(wanted).any() and np.isinf(wanted).any()
+    result = gemm.matmul(tensor(a), tensor(b), strategy=strategy).numpy()
+    check(result, wanted, dtype)
+
+
+def test_overflow_of_float16_is_infinity() -> None:
+    a = tensor(np.full((6, 4), 200.0, np.float16))
+    b = tensor(np.array([[200.0, -200.0, 1.0]] * 4, np.float16))
+    result = gemm.matmul(a, b).numpy()
+    assert (result == np.array([np.inf, -np.inf, 800.0], np.float16)).all()
+
+
+def test_transposed_operands_take_no_memory() -> None:
+    given = inputs(Case((96, 200), (200, 64), "cols", "cols"), "float32")
+    a, b, out = tensor(given["a"]), tensor(given["b"]), rr.empty((96, 64))
+    gemm.matmul(a, b, out)
+    before = rr.memory_stats()["allocations"]
+    gemm.matmul(a, b, out)
+    gemm.matmul(b.permute((1, 0)), a.permute((1, 0)), out.reshape((64, 96)))
+    assert rr.memory_stats()["allocations"] == before
+
+
+def test_scratch_of_half_products_is_bounded() -> None:
+    """A float32 copy of this weight alone would take 12 MB."""
+    x, weight = rr.empty((64, 1024), "bfloat16"), rr.empty((3072, 1024), "bfloat16")
+    out = rr.empty((64, 3072), "bfloat16")
+    rr.reset_peak_memory_stats()
+    before = rr.memory_stats()["allocated"]
+    gemm.matmul(x, weight.permute((1, 0)), out)
+    peak = rr.memory_stats()["peak_allocated"] - before
+    assert 0 < peak <= rr.get_num_threads() * 1_600_000
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [3, 200])
+def test_bits_do_not_depend_on_the_threads(dtype: str, rows: int) -> None:
+    given = inputs(Case((rows, 600), (600, 500), b_layout="cols", bias=True), dtype)
+    threads = rr.get_num_threads()
+    results = []
+    try:
+        for count in (1, 2, 3):
+            rr.set_num_threads(count)
+            results.append(
+                gemm.addmm(
+                    tensor(given["a"]), tensor(given["b"]), bias=tensor(given["bias"])
+                ).numpy().tobytes()
+            )
+    finally:
+        rr.set_num_threads(threads)
+    assert results[0] == results[1] == results[2]
+
+
+def test_a_shared_batch_is_one_product() -> None:
+    """[B, T, K] @ [K, N] with a sliced operand: rows of all batches follow each other."""
+    buffer = np.random.default_rng(1).standard_normal((4, 6, 40)).astype(np.float32)
+    weight = np.random.default_rng(2).standard_normal((40, 8)).astype(np.float32)
+    for view in (buffer, buffer[:, ::2], buffer[::2], buffer[:, :, ::-1]):
+        result = gemm.matmul(tensor(view), tensor(weight)).numpy()
+        check(result, reference.addmm(view, weight), "float32")
+
+
+def test_inputs_rounded_to_the_dtype_are_what_counts() -> None:
+    values = np.random.default_rng(3).standard_normal((30, 30))
+    exact = rounded(values, "float16")
+    x = tensor(values.astype(np.float16))
+    check(gemm.matmul(x, x).numpy(), reference.addmm(exact, exact), "float16")
