@@ -26,7 +26,8 @@ namespace ruda_torch {
 
 namespace {
 
-void attach(const py::object& capsule) {
+// `first_use` is called once, before the device's first use: it settles the target.
+void attach(const py::object& capsule, py::function first_use) {
   static bool attached = false;
   if (attached) return;
   auto* table = static_cast<const ruda_api*>(
@@ -41,6 +42,10 @@ void attach(const py::object& capsule) {
   register_pinned_allocator();
   install_cpu_allocator_proxy();
   watch_forks();
+  on_first_use([call = new py::function(std::move(first_use))] {
+    const py::gil_scoped_acquire gil;
+    (*call)();
+  });
   attached = true;
 }
 
@@ -93,6 +98,10 @@ PYBIND11_MODULE(_native, m) {
         }));
   m.def("release_stream", torch::wrap_pybind_function([](int64_t id) { release_stream(id); }));
   m.def("host_operators", &host_operators);
+  m.def("elapsed_time", [](uintptr_t begin, uintptr_t end) {
+    const auto* guard = c10::impl::getDeviceGuardImpl(kRuda);
+    return guard->elapsedTime(reinterpret_cast<void*>(begin), reinterpret_cast<void*>(end), 0);
+  });
   m.def("execution_counts", torch::wrap_pybind_function(&execution_counts));
   add_testing(m);
 }

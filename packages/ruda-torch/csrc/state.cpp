@@ -3,10 +3,19 @@
 #include <c10/util/Exception.h>
 #include <pthread.h>
 
+#include <mutex>
+#include <utility>
+
 namespace ruda_torch {
 
 std::atomic<bool> g_initialized{false};
 std::atomic<bool> g_bad_fork{false};
+
+namespace {
+
+std::function<void()> g_first_use;
+
+}  // namespace
 
 void initialize_slow() {
   // Threads do not survive a fork: the child has the memory but neither the pool's workers nor
@@ -15,8 +24,14 @@ void initialize_slow() {
               "use in the forked child, wanted one in a fresh process; start workers with the "
               "'spawn' method (multiprocessing.set_start_method('spawn')) or use the device only "
               "in the child");
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (is_initialized()) return;
+  if (g_first_use) std::exchange(g_first_use, nullptr)();
   g_initialized.store(true, std::memory_order_relaxed);
 }
+
+void on_first_use(std::function<void()> action) { g_first_use = std::move(action); }
 
 void watch_forks() {
   pthread_atfork(nullptr, nullptr, [] {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 
 namespace ruda_torch {
 
@@ -20,6 +21,9 @@ void initialize_slow();
 inline void ensure_usable() {
   if (!is_initialized() || in_bad_fork()) initialize_slow();
 }
+
+// What to do once, before the first use. An exception of it leaves the device unused.
+void on_first_use(std::function<void()> action);
 
 // Installs the fork handler. Once, at import.
 void watch_forks();

@@ -12,7 +12,6 @@ import sys
 from types import ModuleType
 
 import ruda_runtime
-import ruda_runtime._native
 import torch
 
 from . import _abi, _settings
@@ -65,17 +64,19 @@ def _open() -> ModuleType:
 
 
 def _check_native(native: ModuleType) -> None:
-    check = getattr(ruda_runtime, "check_abi", None)
-    if check is not None:
-        check("ruda-torch", __version__, _abi.PROVIDES, _abi.REQUIRES, native)
+    # Imports the packages below as well, whose native modules register the kernels.
+    ruda_runtime.check_abi(
+        "ruda-torch", __version__, _abi.PROVIDES, _abi.REQUIRES, native.abi_version
+    )
 
 
 _settings.check_async()
+_settings.check_target()
 _check_torch()
 _check_other_backends()
 native = _open()
 _check_native(native)
-native.attach(ruda_runtime._native.api)
+native.attach(ruda_runtime._native.api, ruda_runtime.devices)
 
 from . import _registration  # noqa: E402
 

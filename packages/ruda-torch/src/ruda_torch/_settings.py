@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import ruda_runtime
+
 
 def check_async() -> None:
     """Refuse asynchronous dispatch, which no target has, and a contradiction with RUDA_ASYNC."""
@@ -24,11 +26,18 @@ def check_async() -> None:
             f"[RUDA_TORCH_ASYNC] got {value!r} while RUDA_ASYNC is {below!r}, wanted the same "
             "value in both; unset one of them"
         )
-    if value == "1":
+    if "1" in (value, below):
+        name = "RUDA_TORCH_ASYNC" if value == "1" else "RUDA_ASYNC"
         raise NotImplementedError(
-            "[RUDA_TORCH_ASYNC] got '1', wanted '0': the host target runs every operator before "
+            f"[{name}] got '1', wanted '0': the host target runs every operator before "
             "its call returns; unset the variable"
         )
+
+
+def check_target() -> None:
+    """Refuse a RUDA_TARGET that cannot be served, now; what `auto` means is said at first use."""
+    if os.environ.get("RUDA_TARGET", "") not in ("", "auto"):
+        ruda_runtime.devices()
 
 
 def library_path() -> Path | None:

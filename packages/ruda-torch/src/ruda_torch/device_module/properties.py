@@ -2,58 +2,58 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from dataclasses import dataclass
-from pathlib import Path
+
+import ruda_runtime
 
 from ._utils import OptionalDevice, _get_device_index
-from .memory import mem_get_info
 
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """Facts about a device. On the host target a CPU core counts as a multiprocessor."""
+    """Facts about a device.
+
+    Attributes:
+        name: for people.
+        target: `host`.
+        total_memory: bytes.
+        multi_processor_count: CPUs this process may use, on the host target.
+        warp_size: 1 on the host target.
+    """
 
     name: str
     target: str
     total_memory: int
     multi_processor_count: int
+    warp_size: int
 
 
-def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+def _device(device: OptionalDevice) -> ruda_runtime.Device:
+    return ruda_runtime.devices()[_get_device_index(device, optional=True)]
 
 
 def get_device_properties(device: OptionalDevice = None) -> DeviceProperties:
-    """Name, target, memory in bytes and number of cores of the device."""
-    _get_device_index(device, optional=True)
+    """Name, target, memory and size of the device."""
+    found = _device(device)
     return DeviceProperties(
-        name=get_device_name(device),
-        target="host",
-        total_memory=mem_get_info(device)[1],
-        multi_processor_count=len(os.sched_getaffinity(0)),
+        name=found.name,
+        target=found.target,
+        total_memory=found.memory_total,
+        multi_processor_count=found.multiprocessors,
+        warp_size=found.warp_size,
     )
 
 
 def get_device_name(device: OptionalDevice = None) -> str:
-    """The device's name, with its target."""
-    _get_device_index(device, optional=True)
-    return f"{_cpu_name()} (host)"
+    """The device's name."""
+    return _device(device).name
 
 
 def get_device_capability(device: OptionalDevice = None) -> tuple[int, int]:
     """The compute capability of an NVIDIA GPU; (0, 0) on the host target, which has none."""
-    _get_device_index(device, optional=True)
-    return (0, 0)
+    return _device(device).compute_capability or (0, 0)
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Whether bfloat16 tensors can be used: yes; the arithmetic is done in float32."""
+    """Whether bfloat16 can be used: as storage, with float32 arithmetic, which is emulation."""
     return including_emulation

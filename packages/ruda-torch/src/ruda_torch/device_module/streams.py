@@ -68,9 +68,12 @@ class Event(torch.Event):
     """
 
     _closed = False
+    _timing = False
 
     def __new__(cls, enable_timing: bool = False) -> Event:
-        return super().__new__(cls, device="ruda", enable_timing=enable_timing)
+        self = super().__new__(cls, device="ruda", enable_timing=enable_timing)
+        self._timing = enable_timing
+        return self
 
     def close(self) -> None:
         """Release the event. Closing twice is allowed."""
@@ -103,9 +106,15 @@ class Event(torch.Event):
     def elapsed_time(self, end_event: torch.Event) -> float:
         """Milliseconds from this event to `end_event`; both were recorded with timing enabled."""
         self._check_open("elapsed_time")
-        if isinstance(end_event, Event):
-            end_event._check_open("elapsed_time")
-        return super().elapsed_time(end_event)
+        if not isinstance(end_event, Event):
+            return super().elapsed_time(end_event)
+        # torch's own method takes no subclass of torch.Event as the second event.
+        end_event._check_open("elapsed_time")
+        if not (self._timing and end_event._timing):
+            raise ValueError("[elapsed_time] both events must be made with enable_timing=True")
+        if self.event_id == 0 or end_event.event_id == 0:
+            raise ValueError("[elapsed_time] both events must be recorded first")
+        return _native.elapsed_time(self.event_id, end_event.event_id)
 
 
 def _wrap(stream: torch.Stream) -> Stream:

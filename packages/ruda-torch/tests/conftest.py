@@ -1,0 +1,8 @@
+"""Fresh device memory is poisoned in every test of the package: a kernel that reads what it did not
+write gives NaN."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("RUDA_POISON", "1")
