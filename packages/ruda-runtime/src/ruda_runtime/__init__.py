@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ruda_runtime import _native
 from ruda_runtime._abi import PROVIDES, REQUIRES
 from ruda_runtime._version import __version__
 from ruda_runtime.abi import check_abi
-from ruda_runtime import _native
 
 check_abi("ruda-runtime", __version__, PROVIDES, REQUIRES, _native.abi_version)
+
+from ruda_runtime.errors import RudaValueError  # noqa: E402
+
+if _native.environment_error:
+    raise RudaValueError(_native.environment_error)
 
 from ruda_runtime.devices import Device, device_of, devices, synchronize  # noqa: E402
 from ruda_runtime.errors import (  # noqa: E402
@@ -22,7 +27,6 @@ from ruda_runtime.errors import (  # noqa: E402
     RudaError,
     RudaRuntimeError,
     RudaTypeError,
-    RudaValueError,
     UnsupportedError,
 )
 from ruda_runtime.kernels import KernelInfo, kernels, launch_count  # noqa: E402

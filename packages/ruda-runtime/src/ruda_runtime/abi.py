@@ -27,8 +27,8 @@ def check_abi(
 ) -> None:
     """Announce a package and check it against the packages below it.
 
-    Called by a package's ``__init__`` before it uses any other symbol of its own native module or of
-    the packages below.
+    Called by a package's ``__init__`` before it uses any other symbol of its own native module or
+    of the packages below.
 
     Args:
         package: distribution name, for example ``"ruda-dnn"``.
@@ -39,15 +39,15 @@ def check_abi(
 
     Raises:
         AbiMismatch: a package below is missing or provides another number, the native module was
-            compiled for another ABI than ``provides["tensor"]``, or the package was announced before
-            with another version. The text names both sides, their numbers and the pip command that
-            repairs it.
+            compiled for another ABI than ``provides["tensor"]``, or the package was announced
+            before with another version. The text names both sides, their numbers and the pip
+            command that repairs it.
     """
     if native_abi is not None and native_abi != provides.get("tensor"):
         raise AbiMismatch(
             f"[import] {package} {version}: its native module was compiled for tensor ABI "
-            f"{native_abi}, its Python files are for ABI {provides.get('tensor')}; two versions are "
-            f"mixed in one installation. {_repair([(package, version)])}"
+            f"{native_abi}, its Python files are for ABI {provides.get('tensor')}; two versions "
+            f"are mixed in one installation. {_repair([(package, version)])}"
         )
     for name, wanted in requires.items():
         _check_requirement(package, version, name, wanted)
@@ -60,9 +60,7 @@ def check_abi(
     _packages[package] = _Package(version, dict(provides))
 
 
-def _check_requirement(
-    package: str, version: str, name: str, wanted: Mapping[str, int]
-) -> None:
+def _check_requirement(package: str, version: str, name: str, wanted: Mapping[str, int]) -> None:
     if name not in _packages:
         try:
             importlib.import_module(name.replace("-", "_"))
@@ -93,5 +91,7 @@ def _check_requirement(
 
 def _repair(packages: list[tuple[str, str]]) -> str:
     """The pip command that installs one ABI for all of them: ABI n is every version 0.n.*."""
-    names = " ".join(f"'{name}=={'.'.join(version.split('.')[:2])}.*'" for name, version in packages)
+    names = " ".join(
+        f"'{name}=={'.'.join(version.split('.')[:2])}.*'" for name, version in packages
+    )
     return f"Repair: python -m pip install --upgrade --force-reinstall {names}"

@@ -53,13 +53,13 @@ class Device:
 
     @property
     def memory_total(self) -> int:
-        """Bytes of memory, within the limits of the process's control group and RUDA_MEMORY_LIMIT."""
+        """Bytes of memory, within the control group's limit and RUDA_MEMORY_LIMIT."""
         total = _native.system_memory_total()
         return min(total, _native.memory_limit) if _native.memory_limit else total
 
     @property
     def memory_free(self) -> int:
-        """Bytes that can be had from the system now; memory the pool keeps for reuse comes on top."""
+        """Bytes the system can give now; memory the pool keeps for reuse comes on top."""
         free = _native.system_memory_free()
         if not _native.memory_limit:
             return free
@@ -116,9 +116,7 @@ def _target() -> str:
 
 def _choose(asked: str) -> str:
     if asked not in _TARGETS:
-        raise RudaValueError(
-            f"[RUDA_TARGET] got {asked!r}, wanted one of: {', '.join(_TARGETS)}"
-        )
+        raise RudaValueError(f"[RUDA_TARGET] got {asked!r}, wanted one of: {', '.join(_TARGETS)}")
     if asked == "cuda":
         raise DeviceError(
             "[RUDA_TARGET] got 'cuda', but this build of ruda-runtime has no cuda target: only the "

@@ -34,5 +34,5 @@ class DeviceError(RudaError, RuntimeError):
     """There is no such device or target, or it cannot be used here."""
 
 
-class AbiMismatch(RudaError, ImportError):  # noqa: N818
-    """Two installed packages do not fit each other; the text has the pip command that repairs it."""
+class AbiMismatch(RudaError, ImportError):
+    """Two installed packages do not fit each other; the text has the pip command to repair it."""

@@ -1,8 +1,9 @@
 """Streams and events.
 
-On the host target dispatch is synchronous: the work of a call is done when the call returns. The rules
-of use are those of an asynchronous device all the same, so that programs carry over. Asynchronous
-dispatch (``RUDA_ASYNC=1``) does not exist on the host target and is refused at the first submission.
+On the host target dispatch is synchronous: the work of a call is done when the call returns. The
+rules of use are those of an asynchronous device all the same, so that programs carry over.
+Asynchronous dispatch (``RUDA_ASYNC=1``) does not exist on the host target and is refused at the
+first submission.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from ruda_runtime.errors import RudaRuntimeError, RudaTypeError, RudaValueError
 class Stream:
     """An ordered queue of work.
 
-    At most ``RUDA_MAX_STREAMS`` (32) streams besides the default one exist at a time; a stream that is
-    closed or no longer referenced gives its place back.
+    At most ``RUDA_MAX_STREAMS`` (32) streams besides the default one exist at a time; a stream that
+    is closed or no longer referenced gives its place back.
 
     Args:
         priority: only 0 exists.
@@ -281,4 +282,5 @@ def stream(target: Stream | None) -> Iterator[Stream]:
     try:
         yield target
     finally:
-        _native.set_current_stream(before.id)
+        # The outer stream may have been closed meanwhile.
+        _native.set_current_stream(0 if before.closed else before.id)

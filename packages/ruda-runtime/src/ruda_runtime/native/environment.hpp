@@ -1,5 +1,5 @@
-// The RUDA_* settings of the native side, read once when the module is imported, so that a bad value
-// is an error of the import and never a silent default.
+// The RUDA_* settings of the native side, read once when the module is imported; a bad value is an
+// error of the package's import and never a silent default.
 #pragma once
 
 #include <cstdint>

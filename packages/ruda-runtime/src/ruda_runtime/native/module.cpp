@@ -3,7 +3,6 @@
 #include <pybind11/pybind11.h>
 
 #include <stdexcept>
-#include <string>
 
 #include <ruda/entry.hpp>
 
@@ -17,8 +16,8 @@ PYBIND11_MODULE(_native, module) {
   namespace native = ruda::native;
   module.attr("abi_version") = RUDA_ABI_VERSION;
 
-  const std::string wrong = native::read_environment();
-  if (!wrong.empty()) throw pybind11::value_error(wrong);
+  // The package raises it: an exception from here would arrive as an ImportError.
+  module.attr("environment_error") = native::read_environment();
   native::prepare_allocator();
   native::prepare_thread_pool();
   ruda_error error{};
