@@ -6,11 +6,11 @@ import base64
 import re
 from pathlib import Path
 
-from ruda_finetune.report import MetricsWriter, ReportData, Sample, read_metrics, write_report
+from ruda_finetune.report import ReportData, Sample, write_report
 
 
 def rows(count: int) -> list[dict[str, float]]:
-    return [{"step": i + 1, "loss": 2.0 / (i + 1), "learning_rate": 1e-4} for i in range(count)]
+    return [{"step": i + 1, "loss": 2.0 / (i + 1), "lr": 1e-4} for i in range(count)]
 
 
 def test_page_is_self_contained_and_escaped(tmp_path: Path) -> None:
@@ -35,16 +35,3 @@ def test_page_without_steps_or_samples(tmp_path: Path) -> None:
     data = ReportData("t", "nothing was trained", [], {}, {}, {})
     assert "<img" not in write_report(tmp_path, data).read_text()
     assert not (tmp_path / "loss.png").exists()
-
-
-def test_metrics_survive_a_torn_line_and_a_resume(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    with MetricsWriter(path) as writer:
-        for row in rows(4):
-            writer.write(**row)
-    path.write_text(path.read_text() + '{"step": 5, "lo')
-    assert [row["step"] for row in read_metrics(path)] == [1, 2, 3, 4]
-    # Resumed from the checkpoint of step 2: steps 3 and 4 are written again.
-    with MetricsWriter(path, keep_steps=2) as writer:
-        writer.write(step=3, loss=0.5, learning_rate=0.0)
-    assert [(row["step"], row["loss"]) for row in read_metrics(path)][2:] == [(3, 0.5)]

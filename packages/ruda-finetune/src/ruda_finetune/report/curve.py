@@ -10,7 +10,7 @@ def loss_curve_png(rows: list[dict[str, Any]], title: str) -> bytes:
     """Draw loss over optimiser steps, with the learning rate below it.
 
     Args:
-        rows: metrics rows with `step`, `loss` (nats per supervised token) and `learning_rate`.
+        rows: metrics rows with `step`, `loss` (nats per supervised token) and `lr`.
         title: the figure's heading.
     """
     # pyplot would look for a display; the object interface draws into memory only.
@@ -26,7 +26,7 @@ def loss_curve_png(rows: list[dict[str, Any]], title: str) -> bytes:
     upper.set_title(title)
     upper.grid(alpha=0.3)
     upper.set_ylim(bottom=0)
-    lower.plot(steps, [row["learning_rate"] for row in rows], color="#64748b", linewidth=1.2)
+    lower.plot(steps, [row["lr"] for row in rows], color="#64748b", linewidth=1.2)
     lower.set_ylabel("lr")
     lower.set_xlabel("optimiser step")
     lower.grid(alpha=0.3)

@@ -1,0 +1,223 @@
+"""Options and exit codes; the work is in train.py, evaluate.py and answer.py."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from ruda_finetune._version import __version__
+from ruda_finetune.cli.settings import make_settings
+from ruda_finetune.errors import FinetuneError
+
+app = typer.Typer(
+    help="Fine-tune causal language models with NF4 and LoRA on ruda:0 (a CPU or a GPU).",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+errors = Console(stderr=True, soft_wrap=True)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ruda-finetune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+Model = Annotated[Path | None, typer.Option(help="A .gguf file or a Hugging Face model directory.")]
+Template = Annotated[
+    str | None,
+    typer.Option(
+        help="Chat template: auto (the model's own), chatml, or a file with a Jinja template."
+    ),
+]
+
+
+@app.command()
+def train(
+    model: Model = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Training records: .jsonl or .json with chat messages.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A settings.json of an earlier run; options win over it.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --output.")
+    ] = False,
+    test_data: Annotated[
+        Path | None, typer.Option(help="Held-out records, answered before and after.")
+    ] = None,
+    samples: Annotated[int | None, typer.Option(help="How many of them (default 20).")] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="Longest answer in tokens (default 128).")
+    ] = None,
+    template: Template = None,
+    steps: Annotated[int | None, typer.Option(help="Optimiser steps (or --epochs).")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the data (default 1).")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Records in a forward pass (default 4).")
+    ] = None,
+    accumulate: Annotated[
+        int | None, typer.Option(help="Forward passes in an optimiser step (default 1).")
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option("--learning-rate", "--lr", help="Peak rate (default 2e-4).")
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="constant, linear (default) or cosine.")
+    ] = None,
+    warmup_steps: Annotated[int | None, typer.Option(help="Linear warmup (default 0).")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="AdamW's (default 0).")] = None,
+    max_grad_norm: Annotated[
+        float | None, typer.Option(help="Global gradient clipping (default 1).")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random (default 0).")] = None,
+    rank: Annotated[int | None, typer.Option(help="LoRA rank (default 16).")] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="LoRA alpha; the scale is alpha/rank (default 16).")
+    ] = None,
+    dropout: Annotated[float | None, typer.Option(help="LoRA dropout (default 0).")] = None,
+    targets: Annotated[
+        str | None,
+        typer.Option(help="all-linear (default: all but the vocabulary head), or names by comma."),
+    ] = None,
+    quantize: Annotated[
+        str | None, typer.Option(help="Frozen weights: nf4 (default) or none.")
+    ] = None,
+    block_size: Annotated[
+        int | None, typer.Option(help="Weights that share an NF4 scale (default 64).")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="auto (default), float32, bfloat16 or float16.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Default ruda:0.")] = None,
+    checkpointing: Annotated[
+        bool | None,
+        typer.Option(
+            "--checkpointing/--no-checkpointing",
+            help="Recompute activations in backward: less memory, more time (default off).",
+        ),
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="Longest record in tokens (default: no limit).")
+    ] = None,
+    truncate: Annotated[
+        bool | None, typer.Option("--truncate/--no-truncate", help="Cut over-long records.")
+    ] = None,
+    train_on_prompt: Annotated[
+        bool | None,
+        typer.Option("--train-on-prompt/--train-on-answers", help="Learn the prompts too."),
+    ] = None,
+    save_every: Annotated[
+        int | None, typer.Option(help="Steps between checkpoints (default 50).")
+    ] = None,
+) -> None:
+    """Fine-tune a model on chat records and write the adapter and a report into --output."""
+    given: dict[str, Any] = {
+        key: value for key, value in locals().items() if key not in ("config", "resume")
+    }
+    settings = make_settings(config, given)
+    from ruda_finetune.cli.train import train as run_training
+
+    run_training(settings, resume)
+
+
+@app.command("eval")
+def evaluate(
+    model: Annotated[Path, typer.Option(help="A .gguf file or a model directory.")],
+    data: Annotated[Path, typer.Option(help="Records with chat messages.")],
+    adapter: Annotated[
+        Path | None, typer.Option(help="An adapter folder in PEFT's format.")
+    ] = None,
+    template: Template = "auto",
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first records.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Records answered together.")] = 32,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer in tokens.")] = 128,
+    quantize: Annotated[str, typer.Option(help="nf4 or none.")] = "nf4",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: str = "ruda:0",
+    output: Annotated[
+        Path | None, typer.Option(help="Write the answers here as JSON lines.")
+    ] = None,
+) -> None:
+    """Loss and exact answers of a model (with an adapter) on records."""
+    from ruda_finetune.cli.evaluate import evaluate as run_evaluation
+
+    run_evaluation(
+        model, data, adapter, template or "auto", limit, batch_size, max_new_tokens,
+        _choice("quantize", quantize, "nf4", "none"), dtype, device, output,
+    )  # fmt: skip
+
+
+@app.command()
+def generate(
+    model: Annotated[Path, typer.Option(help="A .gguf file or a model directory.")],
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="What to ask; may be given more than once.")
+    ] = None,
+    input: Annotated[
+        Path | None, typer.Option(help="Prompts from a file: JSON records, or a line each.")
+    ] = None,
+    adapter: Annotated[
+        Path | None, typer.Option(help="An adapter folder in PEFT's format.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="A system message.")] = None,
+    template: Template = "auto",
+    max_new_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, help="0: the most likely token each time.")
+    ] = 0.0,
+    top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
+    seed: int = 0,
+    batch_size: Annotated[int, typer.Option(min=1)] = 16,
+    quantize: Annotated[str, typer.Option(help="nf4 or none.")] = "nf4",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: str = "ruda:0",
+) -> None:
+    """Answer prompts with a model (and an adapter); answers go to standard output."""
+    from ruda_finetune.cli.answer import answer
+
+    answer(
+        model, prompt or [], input, adapter, system, template or "auto", max_new_tokens,
+        temperature, top_p, seed, batch_size, _choice("quantize", quantize, "nf4", "none"), dtype,
+        device,
+    )  # fmt: skip
+
+
+def _choice(option: str, value: str, *allowed: str) -> Any:
+    if value not in allowed:
+        raise FinetuneError(f"[{option}] got {value!r}, wanted one of {', '.join(allowed)}")
+    return value
+
+
+def run() -> None:
+    """Run the command and turn what went wrong into one line and an exit code."""
+    from ruda_runtime import RudaError
+
+    try:
+        app(standalone_mode=True)
+    except FinetuneError as error:
+        errors.print(f"[bold red]error:[/] {escape(str(error))}")
+        sys.exit(1)
+    except (MemoryError, RudaError, NotImplementedError) as error:
+        errors.print(f"[bold red]error:[/] {escape(str(error) or type(error).__name__)}")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        errors.print("interrupted")
+        sys.exit(130)

@@ -1,0 +1,78 @@
+"""`ruda-finetune eval`: loss and exact answers on records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+import torch
+from rich.console import Console
+
+from ruda_finetune.cli.console import answering, duration
+from ruda_finetune.cli.samples import answer_all, questions
+from ruda_finetune.cli.session import chat_template, key_values, open_model, show_warnings
+from ruda_finetune.data import SFTCollator, SFTDataset, evaluation_batches, read_records
+from ruda_finetune.lora import load_adapter
+from ruda_finetune.training import CausalLMFinetuner, count_supervised
+
+
+def evaluate(
+    model: Path,
+    data: Path,
+    adapter: Path | None,
+    template: str,
+    limit: int | None,
+    batch_size: int,
+    max_new_tokens: int,
+    quantize: Literal["nf4", "none"],
+    dtype: str,
+    device: str,
+    output: Path | None,
+) -> None:
+    """Print the loss over the assistant's tokens and the share of exact answers."""
+    console = Console(highlight=False)
+    show_warnings(console)
+    records = read_records(data)
+    if limit is not None:
+        records = records[:limit]
+    asked = questions(records, records.where, None)
+    loaded = open_model(model, quantize, dtype, device)
+    text = chat_template(template, loaded.tokenizer)
+    dataset = SFTDataset(records, SFTCollator(loaded.tokenizer, chat_template=text))
+    if adapter is not None:
+        load_adapter(loaded.model, adapter)
+    loss, tokens = mean_loss(loaded.model, dataset, min(batch_size, 8))
+    with answering(console, "answering", len(asked)) as progress:
+        answers = answer_all(loaded, asked, text, max_new_tokens, batch_size, progress)
+    rows = {
+        "model": str(model),
+        "adapter": str(adapter) if adapter else "none",
+        "records": str(len(asked)),
+        "loss": f"{loss:.4f} nats per token over {tokens:,} tokens",
+        "exact": f"{answers.exact(asked)} of {len(asked)}",
+        "answering": duration(answers.seconds),
+    }
+    console.print(key_values("", rows))
+    if output is not None:
+        with output.open("w", encoding="utf-8") as file:
+            for question, answer in zip(asked, answers.texts):
+                row = {
+                    "messages": question.messages,
+                    "expected": question.expected,
+                    "answer": answer,
+                    "exact": answer.strip() == question.expected.strip(),
+                }
+                file.write(json.dumps(row) + "\n")
+
+
+def mean_loss(model: torch.nn.Module, dataset: SFTDataset, batch_size: int) -> tuple[float, int]:
+    """Mean loss per supervised token, and their number."""
+    finetuner = CausalLMFinetuner.from_model(model, activation_checkpointing=False).eval()
+    device = next(model.parameters()).device
+    total, tokens = 0.0, 0
+    with torch.no_grad():
+        for batch in evaluation_batches(dataset, dataset.collator, batch_size):
+            tokens += count_supervised(batch["labels"])
+            total += float(finetuner(**finetuner.prepare_batch(batch, device), reduction="sum"))
+    return total / tokens, tokens

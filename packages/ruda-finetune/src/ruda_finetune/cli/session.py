@@ -1,0 +1,124 @@
+"""What the three commands share: loading a model for use, templates, and saying what was loaded."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from ruda_finetune.errors import TemplateError
+
+if TYPE_CHECKING:
+    from ruda_finetune.loading import LoadedModel
+    from ruda_finetune.models import FusionReport
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass
+class Loaded:
+    """A loaded and fused model, and what was done to it."""
+
+    source: LoadedModel
+    fusion: FusionReport
+
+    @property
+    def model(self) -> Any:
+        return self.source.model
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.source.tokenizer
+
+
+def open_model(
+    path: Path,
+    quantize: Literal["nf4", "none"],
+    dtype: str,
+    device: str,
+    target_modules: str | list[str] = "all-linear",
+    block_size: int = 64,
+) -> Loaded:
+    """Load, quantise and fuse the model at `path`."""
+    from ruda_finetune.errors import ModelFileError
+    from ruda_finetune.loading import load_model
+    from ruda_finetune.models import fuse_model
+
+    if dtype != "auto" and dtype not in DTYPES:
+        raise ModelFileError(f"[dtype] got {dtype!r}, wanted auto, {', '.join(DTYPES)}")
+    source = load_model(
+        path,
+        quantize=quantize,
+        target_modules=target_modules,
+        device=device,
+        dtype=None if dtype == "auto" else DTYPES[dtype],
+        block_size=block_size,
+    )
+    if source.tokenizer is None:
+        raise ModelFileError(f"[load_model] {path} has no tokenizer: nothing can be encoded")
+    return Loaded(source, fuse_model(source.model))
+
+
+def chat_template(choice: str, tokenizer: Any) -> str | None:
+    """The template text that a --template option stands for; None is the model's own."""
+    from ruda_finetune.data import CHATML_TRAINING_TEMPLATE, own_template_is_chatml
+
+    if choice == "auto":
+        return None
+    if choice == "chatml":
+        if getattr(tokenizer, "chat_template", None) and not own_template_is_chatml(tokenizer):
+            warnings.warn(
+                "the model's own chat template writes other text than the ChatML template: the "
+                "model will be trained on a format it does not know yet",
+                stacklevel=2,
+            )
+        return CHATML_TRAINING_TEMPLATE
+    path = Path(choice)
+    if not path.is_file():
+        raise TemplateError(f"[template] {choice!r} is neither auto, chatml nor a file that exists")
+    return path.read_text(encoding="utf-8")
+
+
+def dtype_reason(choice: str, dtype: torch.dtype, target: str) -> str:
+    """Why the compute dtype is what it is."""
+    name = str(dtype).removeprefix("torch.")
+    if choice != "auto":
+        return f"{name}, as asked for"
+    if target == "host":
+        return f"{name}: half precision saves no time in this build's host kernels"
+    return f"{name}: the fast dtype of the {target} target"
+
+
+def device_target(device: torch.device) -> tuple[str, str]:
+    """(name, target) of the device a model is on."""
+    if device.type != "ruda":
+        return str(device), "PyTorch"
+    import ruda_runtime
+
+    found = ruda_runtime.devices()[device.index or 0]
+    return found.name, found.target
+
+
+def key_values(title: str, rows: dict[str, str]) -> Table:
+    table = Table(
+        title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0)
+    )
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def show_warnings(console: Console) -> None:
+    """Print warnings as one line each instead of Python's two."""
+
+    def show(message: Any, category: Any, filename: str, lineno: int, *rest: Any) -> None:
+        console.print("warning: ", str(message), style="yellow", markup=False, sep="")
+
+    warnings.showwarning = show  # type: ignore[assignment]
