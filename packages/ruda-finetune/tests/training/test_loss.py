@@ -69,7 +69,7 @@ def test_denominator_by_hand():
     hidden, head = torch.zeros(2, 4, H), nn.Linear(H, V, bias=False)
     assert count_supervised(labels) == 5 and count_supervised(labels, shift=False) == 7
     loss = chunked_lm_cross_entropy(hidden, head, labels, reduction="sum")
-    torch.testing.assert_close(loss, torch.tensor(5 * V).double().log().float() * 0 + 5 * _log_v())
+    torch.testing.assert_close(loss, 5 * _log_v())
     mean = chunked_lm_cross_entropy(hidden, head, labels)
     torch.testing.assert_close(mean, _log_v())
     # more padding changes nothing
@@ -216,15 +216,11 @@ def test_recomputed_dropout_draws_the_same_mask(device):
 def test_float64_gradcheck():
     hidden, labels = inputs(dtype=torch.float64)
     weight = torch.randn(V, H, dtype=torch.float64, requires_grad=True)
-    bias = torch.randn(V, dtype=torch.float64, requires_grad=True)
-    head = nn.Linear(H, V).double()
 
-    def loss(hidden, weight, bias):
-        head.weight, head.bias = nn.Parameter(weight), nn.Parameter(bias)
-        vars(head)["_parameters"].update(weight=weight, bias=bias)
-        return chunked_lm_cross_entropy(hidden, head, labels, 4, reduction="sum")
+    def loss(hidden, weight):
+        return chunked_lm_cross_entropy(hidden, weight, labels, 4, reduction="sum")
 
-    assert torch.autograd.gradcheck(loss, (hidden, weight, bias))
+    assert torch.autograd.gradcheck(loss, (hidden, weight), fast_mode=True)
 
 
 def test_half_precision_head_gradient_does_not_depend_on_the_chunks():
