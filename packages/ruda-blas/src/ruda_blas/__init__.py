@@ -2,7 +2,7 @@
 
 Every function takes and returns ``ruda_runtime.Tensor``. Storage is float32, float16 or bfloat16,
 accumulation float32 with one rounding at the end; results do not depend on the number of threads.
-Importing this package registers its kernels with ruda-runtime; it starts no thread and loads no BLAS.
+Importing this package registers its kernels with ruda-runtime, starts no thread and loads no BLAS.
 """
 
 from __future__ import annotations

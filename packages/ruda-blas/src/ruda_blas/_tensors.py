@@ -26,7 +26,7 @@ def result_dtype(
         return asked or natural
     if asked is not None and asked != out.dtype_name:
         raise error(
-            f"[{operation}] out_dtype: got {asked} with an out of dtype {out.dtype_name}, wanted one "
-            "of them, or the same dtype in both"
+            f"[{operation}] out_dtype: got {asked} with an out of dtype {out.dtype_name}, wanted "
+            "one of them, or the same dtype in both"
         )
     return out.dtype_name

@@ -6,19 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from ruda_runtime.conformance import numpy_dtype
+
+from ruda_runtime.conformance import LAYOUTS, arrange, numpy_dtype
 
 DTYPES = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True)
 class Case:
-    """Shapes, layouts and the epilogue of one product.
-
-    Layouts: "rows" (contiguous), "cols" (the transpose is contiguous), "sliced" (rows of a wider
-    buffer, starting at an odd offset), "strided" (every second column), "reversed" (both axes
-    backwards), "broadcast" (one row, repeated with stride 0).
-    """
+    """Shapes, layouts (see `ruda_runtime.conformance.arrange`) and the epilogue of one product."""
 
     a: tuple[int, ...]
     b: tuple[int, ...]
@@ -36,8 +32,6 @@ class Case:
         extra = f"-a{self.alpha}b{self.beta}" if (self.alpha, self.beta) != (1.0, 0.0) else ""
         return f"{shapes}-{layouts}{extra}{'-bias' if self.bias else ''}"
 
-
-LAYOUTS = ("rows", "cols", "sliced", "strided", "reversed", "broadcast")
 
 CASES = [
     # Shapes: one element, vectors, odd sizes, edges of tiles and slices, long reductions.
@@ -88,27 +82,6 @@ CASES = [
     Case((0, 3, 4), (4, 5)),
     Case((2, 0, 4), (2, 4, 5)),
 ]
-
-
-def arrange(values: np.ndarray, layout: str) -> np.ndarray:
-    """An array of these values (of one row's, for "broadcast") that lies in memory as asked."""
-    *batch, rows, cols = values.shape
-    if layout == "cols":
-        return np.ascontiguousarray(values.swapaxes(-1, -2)).swapaxes(-1, -2)
-    if layout == "broadcast":
-        return np.broadcast_to(values[..., :1, :], values.shape)
-    if layout == "rows":
-        return np.ascontiguousarray(values)
-    if layout == "sliced":
-        buffer = np.full((*batch, rows, cols + 5), np.nan, values.dtype)
-        view = buffer[..., 3 : 3 + cols]
-    elif layout == "strided":
-        buffer = np.full((*batch, rows, 2 * cols), np.nan, values.dtype)
-        view = buffer[..., ::2]
-    else:
-        view = np.full(values.shape, np.nan, values.dtype)[..., ::-1, ::-1]
-    view[...] = values
-    return view
 
 
 def inputs(case: Case, dtype: str, seed: int = 0) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 import ruda_runtime as rr
 from ruda_blas import BlasError, BlasTypeError, gemm
 
@@ -63,7 +64,7 @@ def test_out_and_bias() -> None:
     assert (out.numpy() == 7.0).all()
     with pytest.raises(BlasError, match=r"bias: got shape \[3\], wanted \[4\]"):
         gemm.addmm(a, b, bias=zeros(3))
-    with pytest.raises(BlasError, match="beta: got 1.0 without out"):
+    with pytest.raises(BlasError, match=r"beta: got 1\.0 without out"):
         gemm.addmm(a, b, beta=1.0)
     with pytest.raises(BlasTypeError, match="out_dtype: got float16 with an out of dtype float32"):
         gemm.matmul(a, b, zeros(2, 4), out_dtype="float16")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 import ruda_runtime as rr
 from ruda_blas import gemm
 from ruda_blas.gemm import reference
@@ -67,7 +68,7 @@ def test_out_dtype(dtype: str, out_dtype: str) -> None:
 
 
 def test_half_products_are_rounded_once() -> None:
-    """1 + 2^-8 + 2^-8 in bfloat16: rounding each partial sum would give 1, one rounding 1 + 2^-7."""
+    """1 + 2^-8 + 2^-8 in bfloat16: 1 with rounded partial sums, 1 + 2^-7 with one rounding."""
     a = np.array([[1.0, 1.0, 1.0]] * 5).astype(numpy_dtype("bfloat16"))
     b = np.array([[1.0], [2.0**-8], [2.0**-8]]).astype(numpy_dtype("bfloat16"))
     result = gemm.matmul(tensor(a), tensor(np.repeat(b, 6, axis=1))).numpy()

@@ -11,7 +11,8 @@ References are computed in float64 from inputs already rounded to the dtype unde
 4. NaN and infinity are exactly where the reference has them,
 5. a second run gives the same bits.
 
-``check`` tests 1 to 4, ``check_repeatable`` 5. Only NumPy (and ml_dtypes for bfloat16) is needed.
+``check`` tests 1 to 4, ``check_repeatable`` 5; ``arrange`` lays inputs out in memory in every way
+that an operator may meet. Only NumPy (and ml_dtypes for bfloat16) is needed.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ import ml_dtypes
 import numpy as np
 
 __all__ = [
+    "LAYOUTS",
     "LIMITS",
     "MAX_OVER_RMS",
     "PEER_RATIO",
     "Deviation",
+    "arrange",
     "check",
     "check_repeatable",
     "numpy_dtype",
@@ -48,6 +51,37 @@ def rounded(values: Any, dtype: str) -> np.ndarray:
     """``values`` rounded to ``dtype``, as float64: what a reference takes as input."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(values).astype(numpy_dtype(dtype)).astype(np.float64)
+
+
+LAYOUTS = ("rows", "cols", "sliced", "strided", "reversed", "broadcast")
+
+
+def arrange(values: np.ndarray, layout: str) -> np.ndarray:
+    """An array of at least two dimensions with these values, laid out in memory as asked.
+
+    Layouts: "rows" (contiguous), "cols" (the last two axes transposed in memory), "sliced" (rows
+    of a wider buffer, from an odd offset on), "strided" (every second column), "reversed" (the last
+    two axes backwards), "broadcast" (the first row, repeated with stride 0; it changes the values).
+    What lies between the elements is NaN in floating dtypes.
+    """
+    if layout == "rows":
+        return np.ascontiguousarray(values)
+    if layout == "cols":
+        return np.ascontiguousarray(values.swapaxes(-1, -2)).swapaxes(-1, -2)
+    if layout == "broadcast":
+        return np.broadcast_to(values[..., :1, :], values.shape)
+    *batch, rows, cols = values.shape
+    gap = values.dtype.type(0) if values.dtype.kind in "iub" else values.dtype.type("nan")
+    if layout == "sliced":
+        view = np.full((*batch, rows, cols + 5), gap)[..., 3 : 3 + cols]
+    elif layout == "strided":
+        view = np.full((*batch, rows, 2 * cols), gap)[..., ::2]
+    elif layout == "reversed":
+        view = np.full(values.shape, gap)[..., ::-1, ::-1]
+    else:
+        raise ValueError(f"layout: got {layout!r}, wanted one of {', '.join(LAYOUTS)}")
+    view[...] = values
+    return view
 
 
 @dataclass(frozen=True)

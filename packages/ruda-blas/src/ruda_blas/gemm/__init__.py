@@ -26,8 +26,8 @@ def matmul(
     """``a @ b`` for ``a [..., M, K]`` and ``b [..., K, N]``: ``[..., M, N]``.
 
     Args:
-        a, b: 2 to 8 dimensions of one dtype, float32, float16 or bfloat16. Batch dimensions broadcast.
-            Any strides; a transposed operand is not copied.
+        a, b: 2 to 8 dimensions, one dtype: float32, float16 or bfloat16. Batch dimensions
+            broadcast. Any strides; a transposed operand is not copied.
         out: where to write. Must not overlap an operand.
         strategy: one of ``STRATEGIES``.
         out_dtype: float32, float16 or bfloat16; by default that of ``out``, else of ``a``.
@@ -82,7 +82,7 @@ def addmm(
 
 
 def _result_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """The result's shape where the operands fit; where they do not, the entry says what is wrong."""
+    """The result's shape; where the operands do not fit, the entry says what is wrong."""
     if min(len(a), len(b)) < 2:
         return ()
     pairs = zip_longest(reversed(a[:-2]), reversed(b[:-2]), fillvalue=1)

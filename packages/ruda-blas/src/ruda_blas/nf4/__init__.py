@@ -6,6 +6,7 @@ from functools import cache
 from math import prod
 
 import numpy as np
+
 from ruda_runtime import Tensor, empty
 
 from .. import _native
@@ -39,12 +40,12 @@ def quantize(weight: Tensor, block_size: int = 64) -> tuple[Tensor, Tensor]:
     """Quantise ``weight [out, in]``.
 
     Args:
-        weight: float32, float16 or bfloat16, any strides; the result is that of the contiguous copy.
+        weight: float32, float16 or bfloat16, any strides; the result is that of a contiguous copy.
         block_size: values that share a scale, counted over the flat row-major weight; positive and
             even. The last block may be partial.
 
     Returns:
-        ``packed`` uint8 ``[ceil(out * in / 2)]``, two codes a byte, the first in the high nibble, and
+        ``packed`` uint8 ``[ceil(out * in / 2)]``, two codes a byte, the first in the high nibble;
         ``scales`` float32 ``[ceil(out * in / block_size)]``, the largest magnitude of each block. A
         value half-way between two codes takes the lower one; a block of zeros has scale 0; the last
         nibble of an odd count is the code of 0.
@@ -103,8 +104,8 @@ def matmul(
 ) -> Tensor:
     """``x @ W^T (+ bias)`` for ``x [..., in_features]``: ``[..., out_features]`` in x's dtype.
 
-    The dense weight is never made: at most ``threads * tile_rows * in_features * 4`` bytes of scratch
-    memory are used at a time, whatever the dtype of ``x``.
+    The dense weight is never made: at most ``threads * tile_rows * in_features * 4`` bytes of
+    scratch memory are used at a time, whatever the dtype of ``x``.
 
     Args:
         x: float32, float16 or bfloat16, any strides.
@@ -133,8 +134,8 @@ def input_grad(
 ) -> Tensor:
     """``grad @ W``, the gradient of ``matmul`` with respect to ``x``.
 
-    ``grad [..., out_features]`` gives ``[..., in_features]``; the rest is as in ``matmul``. The sums
-    run in an order that does not depend on the number of threads.
+    ``grad [..., out_features]`` gives ``[..., in_features]``; the rest is as in ``matmul``. The
+    sums run in an order that does not depend on the number of threads.
     """
     return _product("nf4.input_grad", grad, packed, scales, codebook, layout, None, out, tile_rows,
                     layout.in_features)  # fmt: skip

@@ -46,7 +46,11 @@ def unpack(packed: Any, count: int) -> np.ndarray:
 
 
 def dequantize(
-    packed: Any, block_scales: Any, shape: tuple[int, int], block_size: int, codebook: Any = CODEBOOK
+    packed: Any,
+    block_scales: Any,
+    shape: tuple[int, int],
+    block_size: int,
+    codebook: Any = CODEBOOK,
 ) -> np.ndarray:
     """The dense weight."""
     count = shape[0] * shape[1]
