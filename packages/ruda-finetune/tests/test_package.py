@@ -38,6 +38,18 @@ def test_import_is_light():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_another_ruda_torch_is_refused_at_first_use():
+    code = (
+        "import ruda_runtime; "
+        "ruda_runtime.check_abi('ruda-torch', '0.11.0', {'tensor': 11}, {}); "
+        "import ruda_finetune; ruda_finetune.NF4Linear"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    for part in ("AbiMismatch", "ruda-finetune 0.10.", "ruda-torch 0.11.0", "pip install"):
+        assert part in done.stderr
+
+
 def test_errors_are_value_errors():
     for name in ruda_finetune.__all__:
         value = getattr(ruda_finetune, name)

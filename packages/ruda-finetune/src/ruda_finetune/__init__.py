@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import _abi as _abi
+from ruda_runtime import check_abi as _check_abi
+
+from . import _abi
 from ._version import __version__
 from .errors import (
     AdapterError,
@@ -21,6 +23,8 @@ from .errors import (
     TargetModuleError,
     TemplateError,
 )
+
+_check_abi("ruda-finetune", __version__, _abi.PROVIDES, _abi.REQUIRES)
 
 if TYPE_CHECKING:  # the same names for type checkers; a test holds the two lists together
     from .data import CHATML_TRAINING_TEMPLATE as CHATML_TRAINING_TEMPLATE
@@ -172,6 +176,7 @@ def __getattr__(name: str) -> Any:
     module = _EXPORTS.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    importlib.import_module("._device", __name__)
     value = getattr(importlib.import_module(f".{module}", __name__), name)
     globals()[name] = value
     return value

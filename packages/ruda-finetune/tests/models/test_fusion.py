@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections import Counter
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ruda_finetune import FinetuneError, fuse_model, inject_lora, quantize_nf4
 from ruda_finetune.models import FusedAttention, FusedMLP, FusedRMSNorm
@@ -144,6 +146,29 @@ def test_packed_rows_do_not_see_each_other(build, device):
             close(part, model(input_ids=row[None].to(device)).logits.cpu()[0], FORWARD)
 
 
+class Calls(TorchDispatchMode):
+    """Counts the operators that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count[func.overloadpacket._qualified_op_name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_rudas_operators_are_called(build):
+    model = build("qwen3")
+    quantize_nf4(model)
+    fuse_model(model)
+    model.to("ruda:0")
+    with Calls() as calls, torch.no_grad():
+        model(input_ids=tokens(1, 5).to("ruda:0"), use_cache=False)
+    counts = {name: n for name, n in calls.count.items() if name.startswith("ruda::")}
+    assert counts == {"ruda::rms_norm": 9, "ruda::silu_mul": 2, "ruda::nf4_linear": 14}
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_gradient_checkpointing_gives_the_same_gradients(build, device, reentrant):
     model = build("qwen3")
@@ -190,6 +215,16 @@ def test_modules_are_replaced_and_reported(build):
     again = fuse_model(model)
     assert again == report
     assert model.model.layers[0] is layer
+
+
+@pytest.mark.parametrize("case, windows", [
+    ("llama", [None, None]), ("qwen2_window", [None, 5]), ("mistral_window", [5, 5]),
+    ("mistral", [None, None]),
+])
+def test_windows_are_taken_over(build, case, windows):
+    model = build(case)
+    fuse_model(model)
+    assert [layer.self_attn.window for layer in model.model.layers] == windows
 
 
 def test_gemma_keeps_its_mlp_and_says_why(build):

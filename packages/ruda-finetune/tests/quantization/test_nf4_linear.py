@@ -45,6 +45,15 @@ def test_output_and_gradient(out, inputs, bias, dtype, device):
     y.backward(grad.to(device))
     assert moved.grad.dtype == dtype
     close(moved.grad, grad.double() @ weight, LIMIT[dtype])
+    if bias:
+        close(layer.bias.grad, grad.double().sum((0, 1)), 3 * LIMIT[dtype])
+
+
+def test_frozen_bias(device):
+    layer = make(33, 65).to(device).requires_grad_(False)
+    x = torch.randn(4, 65)
+    wanted = x.double() @ layer.dequantize().cpu().double().T + layer.bias.cpu().double()
+    close(layer(x.to(device)), wanted, LIMIT[torch.float32])
 
 
 def test_the_activation_decides_the_dtype(device):

@@ -170,12 +170,26 @@ def test_shared_module_is_replaced_everywhere():
     assert model.alias is model.layers[0].q_proj is model.layers[1].q_proj
 
 
-def test_dense_weights_are_released():
+def test_dense_weights_are_released_one_by_one(monkeypatch):
     model = Model()
-    weights = [weakref.ref(model.layers[i].q_proj.weight) for i in range(3)]
+    model.alias = model.layers[0].q_proj
+    dense = [layer for block in model.layers for layer in (block.q_proj, block.v_proj)]
+    weights = [weakref.ref(layer.weight) for layer in dense]
+    del dense
+    alive = []
+    convert = NF4Linear.from_linear
+
+    def watched(linear, *arguments):
+        alive.append(sum(weight() is not None for weight in weights))
+        return convert(linear, *arguments)
+
+    monkeypatch.setattr(NF4Linear, "from_linear", watched)
     quantize_nf4(model)
     gc.collect()
-    assert [ref() for ref in weights] == [None] * 3
+    assert all(weight() is None for weight in weights)
+    # the loop's own variable may hold the layer before the current one
+    assert all(count <= 6 - done + 1 for done, count in enumerate(alive))
+    assert alive[-1] <= 2
 
 
 def test_order_and_devices():

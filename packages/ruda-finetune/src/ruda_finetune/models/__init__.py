@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .. import _device as _device
 from .attention import ATTENTION_NAME, register_attention
 from .fuse import FAMILIES, FusionReport, fuse_model
 from .modules import FusedAttention, FusedMLP, FusedRMSNorm

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .. import _device as _device
 from .convert import quantize_nf4
 from .linear import NF4Linear
 from .pack import pack_nf4

@@ -48,7 +48,8 @@ class NF4Linear(nn.Module):
     bias: [out_features] or None.
 
     x is [..., in_features] in float32, float16 or bfloat16; the result has x's dtype, whatever
-    dtype the layer was made from. The gradient goes to x only, once (no double backward).
+    dtype the layer was made from. Gradients go to x (once: no double backward) and to a trainable
+    bias, never to W.
 
     State dict: `packed`, `scales` and, if present, `bias`. The codebook is a constant and is not
     stored. `.to(dtype)` and `.half()` change the bias only: scales and codebook stay float32.
@@ -130,10 +131,13 @@ class NF4Linear(nn.Module):
         if bias is not None and bias.dtype != x.dtype:
             bias = bias.to(x.dtype)
         if x.device.type == "ruda":
-            return torch.ops.ruda.nf4_linear(
-                x, self.packed, self.scales, self.codebook, bias, self.out_features,
-                self.in_features, self.block_size, self.tile_rows,
+            # the operator's only gradient is x's: a trainable bias is added outside
+            trained = bias is not None and bias.requires_grad and torch.is_grad_enabled()
+            y = torch.ops.ruda.nf4_linear(
+                x, self.packed, self.scales, self.codebook, None if trained else bias,
+                self.out_features, self.in_features, self.block_size, self.tile_rows,
             )
+            return y + bias if trained else y
         if x.device != self.packed.device:
             raise QuantizationError(
                 f"[NF4Linear] x is on {x.device} but the layer on {self.packed.device}"

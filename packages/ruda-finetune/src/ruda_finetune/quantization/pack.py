@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 
 from ..errors import QuantizationError
 
-# dtype of a weight -> the NumPy dtype that ruda-blas reads its bytes as
-_PACKABLE = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+_PACKABLE = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def nf4_codebook(device: torch.device | str = "cpu") -> torch.Tensor:
@@ -71,24 +68,26 @@ def pack_nf4(
         raise QuantizationError(
             f"[pack_nf4] chunk_blocks must be a positive integer: got {chunk_blocks!r}"
         )
-    weight = weight.detach()
-    bad = weight.numel() - int(torch.isfinite(weight).sum())
+    values = weight.detach().reshape(-1)  # a copy only where the strides ask for one
+    step = chunk_blocks * block_size
+    chunks = [values[start:start + step] for start in range(0, values.numel(), step)]
+    bad = sum(chunk.numel() - int(torch.isfinite(chunk).sum()) for chunk in chunks)
     if bad:
         raise QuantizationError(
-            f"[pack_nf4] weight has {bad} values that are NaN or infinite, of {weight.numel()}"
+            f"[pack_nf4] weight has {bad} values that are NaN or infinite, of {values.numel()}"
         )
     from ruda_blas import nf4
+    from ruda_runtime import from_dlpack
 
-    packed, scales = nf4.quantize(_as_numpy(weight), block_size, chunk_blocks)
-    return torch.from_numpy(packed), torch.from_numpy(scales)
-
-
-def _as_numpy(weight: torch.Tensor) -> Any:
-    if weight.dtype is not torch.bfloat16:
-        return weight.numpy()
-    import ml_dtypes
-
-    return weight.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    codes, scales = packed_sizes(*weight.shape, block_size)
+    result = torch.empty(codes, dtype=torch.uint8), torch.empty(scales, dtype=torch.float32)
+    # a chunk is a whole number of blocks, and a block a whole number of bytes
+    for index, chunk in enumerate(chunks):
+        parts = nf4.quantize(from_dlpack(chunk[None]), block_size)
+        for target, part, size in zip(result, parts, (step // 2, chunk_blocks)):
+            found = torch.from_numpy(part.numpy())
+            target[index * size:index * size + found.numel()] = found
+    return result
 
 
 def unpack_nf4(
