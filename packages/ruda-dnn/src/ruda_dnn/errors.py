@@ -1,7 +1,7 @@
 """The exceptions of this package's operators.
 
-Every family has one `...Error` (a ``ValueError``); its `...TypeError` subclass is raised for a wrong
-dtype or a wrong kind of argument and is a ``TypeError`` as well.
+Every family has one `...Error` (a ``ValueError``); its `...TypeError` subclass is raised for a
+wrong dtype or a wrong kind of argument and is a ``TypeError`` as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cross entropy of a linear head, a chunk of tokens at a time. See README.md for the mathematics."""
+"""Cross entropy of a linear head, a chunk of tokens at a time. README.md has the mathematics."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["LinearCrossEntropy", "LossError", "linear_cross_entropy"]
 
 
 class LinearCrossEntropy(NamedTuple):
-    """The sum over the valid rows, their number, and the gradients of the sum that were asked for."""
+    """The sum over the valid rows, their number, and the gradients that were asked for."""
 
     loss: Tensor
     """float32, no dimensions."""
-    count: Tensor
+    valid_rows: Tensor
     """int64, no dimensions."""
     dhidden: Tensor | None
     """float32 ``[T, H]``; zero in ignored rows."""
@@ -40,8 +40,8 @@ def linear_cross_entropy(
 ) -> LinearCrossEntropy:
     """Sum of ``-log softmax(hidden @ head^T + bias)[target]`` over the whole vocabulary.
 
-    The logits of ``token_chunk`` rows exist at a time, never those of all rows; rows whose target is
-    ``ignore_index`` cost nothing. Gradients are computed in the same pass.
+    The logits of ``token_chunk`` rows exist at a time, never those of all rows; rows whose target
+    is ``ignore_index`` cost nothing. Gradients are computed in the same pass.
 
     Args:
         hidden: ``[T, H]``, float32, float16 or bfloat16; any strides.
@@ -49,8 +49,8 @@ def linear_cross_entropy(
         target: int64 ``[T]``, each ``ignore_index`` or in ``0..V-1``.
         bias: ``[V]`` or None; -inf removes a class.
         token_chunk: rows of logits at a time; 0: as many as fit 64 MiB of float32.
-        gradients: whether the gradients for hidden, head and bias are wanted. Without a bias there is
-            no dbias.
+        gradients: whether the gradients for hidden, head and bias are wanted. Without a bias there
+            is no dbias.
 
     Raises:
         LossError: a wrong shape, or a target outside the vocabulary (its row is named and nothing

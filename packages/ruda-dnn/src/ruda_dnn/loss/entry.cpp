@@ -34,7 +34,8 @@ struct matrix {
 /* out = a @ b + beta * out. */
 int32_t multiply(const ruda_kernel* gemm, const matrix& a, const matrix& b, const matrix& out,
                  double beta, ruda_error* error) {
-  const gemm_args args{&a.view, &b.view, nullptr, &out.view, 1.0, beta};
+  const gemm_args args{&a.view, &b.view, nullptr, &out.view, 1.0, beta,
+                       GEMM_AUTO};
   return gemm->run(&args, error);
 }
 

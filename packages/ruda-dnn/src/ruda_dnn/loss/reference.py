@@ -12,7 +12,7 @@ Array = NDArray[np.float64]
 
 class LinearCrossEntropy(NamedTuple):
     loss: float
-    count: int
+    valid_rows: int
     dhidden: Array
     dhead: Array
     dbias: Array
@@ -29,9 +29,7 @@ def linear_cross_entropy(
     valid = np.flatnonzero(target != ignore_index)
     dhidden = np.zeros_like(hidden)
     if valid.size == 0:
-        return LinearCrossEntropy(
-            0.0, 0, dhidden, np.zeros_like(head), np.zeros(head.shape[0])
-        )
+        return LinearCrossEntropy(0.0, 0, dhidden, np.zeros_like(head), np.zeros(head.shape[0]))
     with np.errstate(all="ignore"):
         logits = hidden[valid] @ head.T
         if bias is not None:

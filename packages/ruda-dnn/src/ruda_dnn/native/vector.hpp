@@ -50,7 +50,12 @@ static inline vec load(const float* source) {
 }
 
 static inline vec widen(vec_half half, const bfloat16*) {
+#if defined(__AVX2__)  // GCC converts the two halves apart
+  const __m256i wide = _mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(half));
+  return reinterpret_cast<vec>(_mm256_slli_epi32(wide, 16));
+#else
   return as_float(__builtin_convertvector(half, vec_bits) << 16);
+#endif
 }
 
 static inline vec widen(vec_half half, const float16*) {
@@ -84,11 +89,23 @@ static inline vec load_tail(const T* source, int64_t count) {
 
 static inline void store(float* target, vec value) { std::memcpy(target, &value, sizeof(value)); }
 
-static inline vec_half narrow(vec value, const bfloat16*) {
+/* bfloat16's bits in the upper half of each lane; the lower half is 0. */
+static inline vec_bits rounded_bfloat16(vec value) {
   const vec_bits bits = as_bits(value);
-  const vec_bits rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const vec_bits is_nan = mask_bits(value != value);
-  return __builtin_convertvector(select(is_nan, (bits >> 16) | 0x40u, rounded), vec_half);
+  const vec_bits rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  // Rounding could carry a NaN into infinity: keep its upper bits and make it quiet.
+  return select(mask_bits(value != value), bits | 0x400000u, rounded) & 0xffff0000u;
+}
+
+static inline vec_half narrow(vec value, const bfloat16*) {
+  const vec_bits upper = rounded_bfloat16(value) >> 16;
+#if defined(__AVX2__)
+  const __m256i wide = reinterpret_cast<__m256i>(upper);
+  return reinterpret_cast<vec_half>(
+      _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1)));
+#else
+  return __builtin_convertvector(upper, vec_half);
+#endif
 }
 
 static inline vec_half narrow(vec value, const float16*) {
@@ -125,9 +142,11 @@ static inline void store_tail(T* target, vec value, int64_t count) {
 
 /* `value` as T would hold it. */
 static inline vec round_to(vec value, const float*) { return value; }
-template <class Half>
-static inline vec round_to(vec value, const Half* type) {
+static inline vec round_to(vec value, const float16* type) {
   return widen(narrow(value, type), type);
+}
+static inline vec round_to(vec value, const bfloat16*) {
+  return as_float(rounded_bfloat16(value));
 }
 
 /* ---- arithmetic ---- */

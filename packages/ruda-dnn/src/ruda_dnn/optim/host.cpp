@@ -92,24 +92,26 @@ bool scale_in_place(void* values, int32_t dtype, float scale, int64_t begin, int
 
 double scaled_square_sum(const void* values, int32_t dtype, float scale, int64_t begin,
                          int64_t end) {
-  typedef double wide __attribute__((vector_size(64)));
-  wide sums = {};
+  typedef double wide __attribute__((vector_size(32)));  // four of eight lanes
+  wide sums[2] = {};
+  const auto add = [&](vec value) {
+    const vec scaled = value * scale;
+    const wide low = __builtin_convertvector(__builtin_shufflevector(scaled, scaled, 0, 1, 2, 3),
+                                             wide);
+    const wide high = __builtin_convertvector(__builtin_shufflevector(scaled, scaled, 4, 5, 6, 7),
+                                              wide);
+    sums[0] += low * low;
+    sums[1] += high * high;
+  };
   with_storage(dtype, [&](auto* type) {
     using T = std::remove_cvref_t<decltype(*type)>;
     const T* data = static_cast<const T*>(values);
     int64_t i = begin;
-    for (; i + lanes <= end; i += lanes) {
-      const wide value = __builtin_convertvector(load(data + i) * scale, wide);
-      sums += value * value;
-    }
-    if (i < end) {
-      const wide value = __builtin_convertvector(load_tail(data + i, end - i) * scale, wide);
-      sums += value * value;
-    }
+    for (; i + lanes <= end; i += lanes) add(load(data + i));
+    if (i < end) add(load_tail(data + i, end - i));
   });
-  double total = 0.0;
-  for (int lane = 0; lane < 8; ++lane) total += sums[lane];
-  return total;
+  const wide total = sums[0] + sums[1];
+  return (total[0] + total[1]) + (total[2] + total[3]);
 }
 
 }  // namespace ruda::RUDA_VARIANT

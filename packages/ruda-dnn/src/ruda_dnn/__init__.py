@@ -1,0 +1,56 @@
+"""Normalisation, gated activation, cross entropy and optimiser kernels over RUDA tensors.
+
+Every function takes and returns ``ruda_runtime.Tensor``. Storage is float32, float16 or bfloat16,
+arithmetic float32 with one rounding at the end; results do not depend on the number of threads.
+Importing this package registers its kernels with ruda-runtime and starts no thread.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ruda_runtime import check_abi
+
+from . import _native
+from ._abi import PROVIDES, REQUIRES
+from ._version import __version__
+
+check_abi("ruda-dnn", __version__, PROVIDES, REQUIRES, _native.abi_version)
+
+from .activation import silu_mul, silu_mul_backward  # noqa: E402
+from .errors import (  # noqa: E402
+    ActivationError,
+    DnnError,
+    LossError,
+    NormalizationError,
+    OptimizerError,
+)
+from .loss import LinearCrossEntropy, linear_cross_entropy  # noqa: E402
+from .normalization import (  # noqa: E402
+    rms_norm,
+    rms_norm_backward,
+    rms_norm_backward_select,
+    rms_norm_with_stats,
+)
+from .optim import adamw_step, gradient_norm, unscale_gradients  # noqa: E402
+
+
+def get_include() -> str:
+    """The folder of the C++ header ``<ruda/dnn.h>``."""
+    return str(Path(__file__).resolve().parent / "include")
+
+
+__all__ = [
+    "__version__",
+    "get_include",
+    # normalization
+    "rms_norm", "rms_norm_with_stats", "rms_norm_backward", "rms_norm_backward_select",
+    # activation
+    "silu_mul", "silu_mul_backward",
+    # loss
+    "LinearCrossEntropy", "linear_cross_entropy",
+    # optim
+    "adamw_step", "unscale_gradients", "gradient_norm",
+    # errors
+    "DnnError", "NormalizationError", "ActivationError", "LossError", "OptimizerError",
+]  # fmt: skip
