@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -16,11 +17,18 @@ from ..errors import FinetuneError
 
 def _checkpointed_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     inner, preserve = vars(self)["_ruda_checkpoint"]
-    call = type(self).forward if inner is None else inner
-    arguments = (self, *args) if inner is None else args
+    call = functools.partial(type(self).forward, self) if inner is None else inner
     if not torch.is_grad_enabled():
-        return call(*arguments, **kwargs)
-    return checkpoint(call, *arguments, use_reentrant=False, preserve_rng_state=preserve, **kwargs)
+        return call(*args, **kwargs)
+    # checkpoint() finds the device whose random state it keeps by looking at positional arguments
+    # only; transformers passes hidden states by keyword in places.
+    names, count = list(kwargs), len(args)
+
+    def run(*values: Any) -> Any:
+        return call(*values[:count], **dict(zip(names, values[count:])))
+
+    values = (*args, *kwargs.values())
+    return checkpoint(run, *values, use_reentrant=False, preserve_rng_state=preserve)
 
 
 def activation_checkpoint_modules(
