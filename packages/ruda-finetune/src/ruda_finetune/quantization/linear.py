@@ -21,21 +21,16 @@ class _ReferenceProduct(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, x: torch.Tensor, layer_state: tuple, out_features: int, in_features: int,
-        block_size: int,
-    ) -> torch.Tensor:
-        ctx.layer = (*layer_state, out_features, in_features, block_size)
+    def forward(ctx: Any, x: torch.Tensor, layer: NF4Linear) -> torch.Tensor:
+        ctx.layer = layer
         compute = torch.promote_types(x.dtype, torch.float32)
-        weight = unpack_nf4(*ctx.layer, compute)
-        return F.linear(x.to(compute), weight).to(x.dtype)
+        return F.linear(x.to(compute), layer.dequantize(compute)).to(x.dtype)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         compute = torch.promote_types(grad.dtype, torch.float32)
-        weight = unpack_nf4(*ctx.layer, compute)
-        return torch.matmul(grad.to(compute), weight).to(grad.dtype), None, None, None, None
+        return torch.matmul(grad.to(compute), ctx.layer.dequantize(compute)).to(grad.dtype), None
 
 
 class NF4Linear(nn.Module):
@@ -142,10 +137,7 @@ class NF4Linear(nn.Module):
             raise QuantizationError(
                 f"[NF4Linear] x is on {x.device} but the layer on {self.packed.device}"
             )
-        y = _ReferenceProduct.apply(
-            x, (self.packed, self.scales, self.codebook), self.out_features, self.in_features,
-            self.block_size,
-        )
+        y = _ReferenceProduct.apply(x, self)
         return y if bias is None else y + bias
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:

@@ -79,7 +79,8 @@ def pack_nf4(
     from ruda_blas import nf4
     from ruda_runtime import from_dlpack
 
-    codes, scales = packed_sizes(*weight.shape, block_size)
+    out_features, in_features = weight.shape
+    codes, scales = packed_sizes(out_features, in_features, block_size)
     result = torch.empty(codes, dtype=torch.uint8), torch.empty(scales, dtype=torch.float32)
     # a chunk is a whole number of blocks, and a block a whole number of bytes
     for index, chunk in enumerate(chunks):
