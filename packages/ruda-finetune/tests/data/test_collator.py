@@ -173,7 +173,9 @@ def test_pretokenised_masks_and_tensors():
     [
         ({"input_ids": [5, 6]}, "without labels or assistant_masks"),
         ({"input_ids": []}, "input_ids is empty"),
-        ({"input_ids": [5, -1], "labels": [5, 6]}, "not negative"),
+        ({"input_ids": [5, -1], "labels": [5, 6]}, "input_ids holds -1"),
+        ({"input_ids": [5, 2**31], "labels": [5, 6]}, "input_ids holds 2147483648"),
+        ({"input_ids": [5, 6], "labels": [5, 2**31]}, "labels holds 2147483648"),
         ({"input_ids": [5, 6], "labels": [5]}, "labels has 1 entries for 2"),
         ({"input_ids": [5, 6], "labels": [5, -7]}, "wanted token ids or -100"),
         ({"input_ids": [[5, 6]], "labels": [5, 6]}, "flat list of integers"),

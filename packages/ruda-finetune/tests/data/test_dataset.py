@@ -64,7 +64,7 @@ def test_rows_are_batches_already_encoded(make, chat):
     dataset = make([chat("q", "a"), chat("r", "bc")])
     batch = dataset.collator([dataset[0], dataset[1]])
     assert batch["labels"].shape == (2, len(dataset[1]))
-    assert tuple(batch["input_ids"][1].tolist()) == dataset[1].input_ids
+    assert batch["input_ids"][1].tolist() == list(dataset[1].input_ids)
 
 
 def test_no_records():

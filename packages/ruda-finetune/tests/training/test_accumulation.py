@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import pytest
 import torch
@@ -87,6 +88,15 @@ def test_gradient_norm_is_that_of_the_whole_window(kit):
         float(p.grad.double().square().sum()) for p in model.parameters() if p.requires_grad
     )
     assert result.grad_norm == pytest.approx(math.sqrt(squares), rel=1e-5)
+
+
+def test_backward_runs_on_the_calling_thread(kit, device):
+    trainer = kit.make_run(device)
+    threads = set()
+    for parameter in trainer._parameters:
+        parameter.register_hook(lambda grad: threads.add(threading.get_ident()))
+    trainer.train_step(trainer.data.next_window())
+    assert threads == {threading.get_ident()}
 
 
 def test_masked_microbatch_changes_nothing(kit):

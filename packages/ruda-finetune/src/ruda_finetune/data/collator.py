@@ -176,7 +176,7 @@ def pad_rows(rows: Sequence[EncodedRow], pad_token_id: int) -> dict[str, torch.T
     labels = torch.full(shape, IGNORE_INDEX, dtype=torch.int64)
     attention_mask = torch.zeros(shape, dtype=torch.bool)
     for index, row in enumerate(rows):
-        input_ids[index, : len(row)] = torch.tensor(row.input_ids, dtype=torch.int64)
-        labels[index, : len(row)] = torch.tensor(row.labels, dtype=torch.int64)
+        input_ids[index, : len(row)] = torch.frombuffer(row.input_ids, dtype=torch.int32)
+        labels[index, : len(row)] = torch.frombuffer(row.labels, dtype=torch.int32)
         attention_mask[index, : len(row)] = True
     return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}

@@ -84,5 +84,5 @@ class SFTDataset(Sequence[EncodedRow]):
 def _fingerprint(rows: Sequence[EncodedRow]) -> str:
     digest = hashlib.sha256()
     for row in rows:
-        digest.update(array("q", [len(row), *row.input_ids, *row.labels]).tobytes())
+        digest.update(array("i", [len(row), *row.input_ids, *row.labels]).tobytes())
     return digest.hexdigest()

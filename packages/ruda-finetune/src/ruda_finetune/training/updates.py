@@ -12,6 +12,11 @@ from torch import nn
 from ..errors import FinetuneError
 
 
+def _setting(optimizer: torch.optim.Optimizer, name: str) -> Any:
+    """A setting of the whole optimiser: an attribute, or among its defaults."""
+    return getattr(optimizer, name, optimizer.defaults.get(name))
+
+
 class OptimizerUpdate:
     """Steps an optimiser once per window and reports the gradient norm and a skipped update.
 
@@ -30,7 +35,7 @@ class OptimizerUpdate:
         self.max_grad_norm = max_grad_norm
         # Optimisers that check gradients themselves say so by these attributes.
         self.checks = hasattr(optimizer, "last_step_skipped")
-        self.fused = self.checks and bool(getattr(optimizer, "fused_step", False))
+        self.fused = self.checks and bool(_setting(optimizer, "fused_step"))
         if self.fused:
             self._adopt_fused_clipping()
         unscales = scaler is None or hasattr(scaler, "unscale_")
@@ -42,7 +47,7 @@ class OptimizerUpdate:
             )
 
     def _adopt_fused_clipping(self) -> None:
-        own = getattr(self.optimizer, "max_grad_norm", None)
+        own = _setting(self.optimizer, "max_grad_norm")
         if self.max_grad_norm is not None and own != self.max_grad_norm:
             raise FinetuneError(
                 f"[SFTTrainer] max_grad_norm is {self.max_grad_norm}, but the optimiser, which "
