@@ -6,3 +6,5 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("RUDA_POISON", "1")
+
+import ruda_torch  # noqa: E402, F401  # registers the device for every test

@@ -70,11 +70,20 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
 
 // PyTorch's own list of dense backends leaves PrivateUse1 out, so that `parameter.data = other`
 // would be refused and Module.to() would make new parameters: tied weights would come apart and an
-// optimiser made before would train the old ones.
+// optimiser made before would train the old ones. Meta is not in the list, here neither: moving a
+// model to `meta` makes new parameters on every device.
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
+  if (!on_ruda(self) && !on_ruda(from)) {
+    return self.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(from.key_set());
+  }
   const auto dense = [](const at::Tensor& tensor) {
-    return tensor.layout() == c10::kStrided &&
-           tensor.key_set().has_any(c10::DispatchKeySet(c10::DispatchKey::Dense));
+    using c10::BackendComponent;
+    constexpr c10::DispatchKeySet backends(
+        {BackendComponent::PrivateUse1Bit, BackendComponent::CPUBit, BackendComponent::CUDABit,
+         BackendComponent::MPSBit, BackendComponent::HIPBit, BackendComponent::XPUBit,
+         BackendComponent::HPUBit, BackendComponent::MTIABit});
+    const c10::DispatchKeySet keys = tensor.key_set();
+    return keys.has_any(c10::DispatchKeySet(c10::DispatchKey::Dense)) && keys.has_any(backends);
   };
   return dense(self) && dense(from);
 }
