@@ -25,9 +25,12 @@ from .device_module import (
     stream,
     synchronize,
 )
+from .training import AdamW, RMSNorm, linear_cross_entropy, nf4_linear, rms_norm, silu_mul
 
 __all__ = [
+    "AdamW",
     "Event",
+    "RMSNorm",
     "Stream",
     "current_device",
     "current_stream",
@@ -36,6 +39,7 @@ __all__ = [
     "empty_cache",
     "execution_stats",
     "is_available",
+    "linear_cross_entropy",
     "max_memory_allocated",
     "max_memory_reserved",
     "mem_get_info",
@@ -43,9 +47,12 @@ __all__ = [
     "memory_reserved",
     "memory_stats",
     "memory_summary",
+    "nf4_linear",
     "record_stream",
     "reset_peak_memory_stats",
+    "rms_norm",
     "set_stream",
+    "silu_mul",
     "stream",
     "synchronize",
 ]

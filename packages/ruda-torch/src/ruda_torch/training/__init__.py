@@ -1,0 +1,9 @@
+"""The native training operations: thin names of `torch.ops.ruda.*`, a module and an optimiser."""
+
+from __future__ import annotations
+
+from .adamw import AdamW
+from .functional import linear_cross_entropy, nf4_linear, rms_norm, silu_mul
+from .modules import RMSNorm
+
+__all__ = ["AdamW", "RMSNorm", "linear_cross_entropy", "nf4_linear", "rms_norm", "silu_mul"]
