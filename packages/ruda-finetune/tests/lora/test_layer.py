@@ -167,6 +167,17 @@ def test_copies_pickles_and_repr():
     assert "rank=4, alpha=8, dropout=0, use_rslora=False, dtype=torch.float32" in repr(layer)
 
 
+def test_a_hook_on_the_base_sees_its_own_result(device):
+    layer = make("dense").to(device)
+    seen = []
+    layer.base_layer.register_forward_hook(lambda module, args, result: seen.append(result))
+    x = torch.randn(2, 65, device=device)
+    y = layer(x)
+    wanted = torch.nn.functional.linear(x, layer.base_layer.weight, layer.base_layer.bias)
+    assert torch.equal(seen[0].cpu(), wanted.cpu())
+    assert not torch.allclose(y.cpu(), wanted.cpu())
+
+
 def test_base_must_be_linear():
     with pytest.raises(TypeError, match="LayerNorm"):
         LoRALinear(nn.LayerNorm(4))

@@ -60,15 +60,24 @@ class LoRALinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., in_features] -> [..., out_features]."""
-        base = self.base_layer(x)
+        rows = x.reshape(-1, x.shape[-1])  # [M, in]
+        result = self.base_layer(rows)
         if self.dropout is not None:
-            x = self.dropout(x)
-        # the scaling goes onto the small factor, the sum into the product: one pass over the result
-        low = F.linear(x, self.lora_A.to(x.dtype)) * self.scaling
-        up = self.lora_B.to(base.dtype).t()
-        rows = torch.addmm(base.reshape(-1, self.out_features),
-                           low.to(base.dtype).reshape(-1, self.rank), up)
-        return rows.view(base.shape)
+            rows = self.dropout(rows)
+        # the scaling goes onto the small factor and the sum into the product, so that the result
+        # is touched once
+        low = F.linear(rows, self.lora_A.to(rows.dtype)) * self.scaling
+        low, up = low.to(result.dtype), self.lora_B.to(result.dtype).t()
+        if self._owns_result():
+            result = result.addmm_(low, up)
+        else:
+            result = torch.addmm(result, low, up)
+        return result.view(*x.shape[:-1], self.out_features)
+
+    def _owns_result(self) -> bool:
+        """Whether the base's result is a new tensor that nobody else sees."""
+        base = self.base_layer
+        return type(base) in (nn.Linear, NF4Linear) and not base._forward_hooks
 
     def delta(self) -> torch.Tensor:
         """The update of the weight, `scaling * B @ A`, float32 [out_features, in_features]."""
