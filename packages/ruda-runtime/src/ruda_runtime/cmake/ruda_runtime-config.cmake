@@ -94,18 +94,19 @@ function(ruda_host_variants target)
     set_property(TARGET ${target} APPEND PROPERTY RUDA_OBJECTS_${variant} ${object})
   endforeach()
   if(count EQUAL 1)
-    # Deferred, so that all baseline objects of all calls precede all v3 objects.
+    # Deferred, so that the baseline objects of all calls precede the v3 objects.
     # A deferred call reads its variables when it runs, hence the detour that writes the name in now.
     cmake_language(EVAL CODE "cmake_language(DEFER CALL _ruda_link_variants [[${target}]])")
   endif()
 endfunction()
 
+# Objects given as sources would come before the target's own; as link items they come after them.
 function(_ruda_link_variants target)
   foreach(variant baseline v3)
     get_target_property(objects ${target} RUDA_OBJECTS_${variant})
     if(objects)
       foreach(object IN LISTS objects)
-        target_sources(${target} PRIVATE $<TARGET_OBJECTS:${object}>)
+        target_link_libraries(${target} PRIVATE $<TARGET_OBJECTS:${object}>)
       endforeach()
     endif()
   endforeach()

@@ -1,0 +1,78 @@
+// What overhead.py times. Every function returns nanoseconds a round; each side of a pair runs in the
+// same process and loop.
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+#include <ruda/entry.hpp>
+
+namespace {
+
+template <class Body>
+double nanoseconds(int64_t rounds, Body&& body) {
+  const auto start = std::chrono::steady_clock::now();
+  for (int64_t i = 0; i < rounds; ++i) body();
+  const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - start;
+  return spent.count() / static_cast<double>(rounds);
+}
+
+// The compiler must not remove an allocation that nobody looks at.
+void keep(void* pointer) { asm volatile("" : : "r"(pointer) : "memory"); }
+
+RUDA_ARGUMENTS(nothing_args, int64_t unused;)
+int32_t nothing(const void*, ruda_error*) { return RUDA_OK; }
+
+void small_part(void* context, int64_t begin, int64_t, int32_t) {
+  static_cast<volatile int64_t*>(context)[begin * 8] = begin;
+}
+
+}  // namespace
+
+extern "C" {
+
+int32_t bench_attach(const void* table, ruda_error* error) {
+  RUDA_TRY(ruda::attach(table, "bench", error));
+  return ruda::register_kernel("bench.nothing", "bench", nothing_args_layout, nothing, error);
+}
+
+// Allocate and release one block; `touched` bytes of it are written.
+double bench_pool(int64_t rounds, int64_t bytes, int64_t touched) {
+  return nanoseconds(rounds, [=] {
+    void* block = ruda::api()->allocate(static_cast<size_t>(bytes), nullptr);
+    std::memset(block, 1, static_cast<size_t>(touched));
+    keep(block);
+    ruda::api()->release(block);
+  });
+}
+
+double bench_malloc(int64_t rounds, int64_t bytes, int64_t touched) {
+  return nanoseconds(rounds, [=] {
+    void* block = std::malloc(static_cast<size_t>(bytes));
+    std::memset(block, 1, static_cast<size_t>(touched));
+    keep(block);
+    std::free(block);
+  });
+}
+
+double bench_launch(int64_t rounds) {
+  const ruda_kernel* kernel = ruda::api()->find_kernel("bench.nothing");
+  const nothing_args args{0};
+  return nanoseconds(rounds, [&] { ruda::api()->launch(kernel, &args, nullptr, nullptr); });
+}
+
+double bench_parallel_for(int64_t rounds, int64_t parts) {
+  alignas(64) static int64_t lines[64 * 8];
+  return nanoseconds(rounds,
+                     [=] { ruda::api()->parallel_for(0, parts, 1, small_part, lines); });
+}
+
+double bench_openmp(int64_t rounds, int64_t parts) {
+  alignas(64) static int64_t lines[64 * 8];
+  return nanoseconds(rounds, [=] {
+#pragma omp parallel for schedule(static, 1)
+    for (int64_t i = 0; i < parts; ++i) small_part(lines, i, i + 1, 0);
+  });
+}
+
+}  // extern "C"
