@@ -270,6 +270,11 @@ def _no_weights(directory: Path) -> None:
     (directory / "model.safetensors").unlink()
 
 
+def _only_pickles(directory: Path) -> None:
+    (directory / "model.safetensors").unlink()
+    torch.save({}, directory / "pytorch_model.bin")
+
+
 def _truncate(directory: Path) -> None:
     file = directory / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
@@ -298,6 +303,7 @@ def _both(directory: Path) -> None:
         (_no_config, r"has no config\.json"),
         (_bad_config, r"config\.json is no config of a model"),
         (_no_weights, r"has neither model\.safetensors nor model\.safetensors\.index\.json"),
+        (_only_pickles, r"pytorch_model\.bin: pickled weights are never read"),
         (_truncate, r"model\.safetensors \(\d+ bytes\) is no readable safetensors file.*truncated"),
         (_cut_header, r"model\.safetensors \(50 bytes\) is no readable safetensors file"),
         (_pickle, r"model\.safetensors \(\d+ bytes\) is no readable safetensors file"),
@@ -401,6 +407,8 @@ def test_wrong_arguments(save: Any, tmp_path: Path) -> None:
     directory = save("llama")
     with pytest.raises(ModelFileError, match=r"does not exist; models are never downloaded"):
         load_dense(tmp_path / "HuggingFaceTB" / "SmolLM2-135M")
+    with pytest.raises(ModelFileError, match="is one file of a model: give its directory"):
+        load_dense(directory / "model.safetensors")
     with pytest.raises(ModelFileError, match="quantize must be 'nf4' or 'none': got 'int8'"):
         load_model(directory, quantize="int8", device="cpu")  # type: ignore[arg-type]
     with pytest.raises(ModelFileError, match=r"dtype must be one of .*: got torch.int8"):

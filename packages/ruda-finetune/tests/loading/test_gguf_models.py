@@ -295,6 +295,10 @@ WRONG: dict[str, tuple[Callable[[Any, Any], Path], str]] = {
         lambda model, write: write(model, "llama", vocab_size=90).path,
         r"model.embed_tokens.weight has shape \[96, 256\] in the file, \[90, 256\] in the model",
     ),
+    "more tokens than embeddings": (
+        _metadata(lambda w: w.add_token_list([f"t{i}" for i in range(97)])),
+        "the tokenizer has 97 tokens, the embedding only 96 rows",
+    ),
     "rope scaling": (
         _metadata(lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)),
         "rope scaling 'longrope' is not supported; supported: none, linear, yarn",

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ..errors import FinetuneError, ModelFileError, QuantizationError, TargetModuleError
-from ..targets import TargetReport, qualified_modules, replace_module, resolve_targets
+from ..targets import TargetReport, qualified_modules, resolve_targets
 from .buffers import compute_buffers
 from .report import LoadReport, count_elements
 from .shards import shown
@@ -180,13 +180,15 @@ def materialize(
         for module, other in others:
             module._buffers[other] = first._buffers[attribute]
     keep = _keep_in_float32(model) if dtype in (torch.float16, torch.bfloat16) else ()
+    parents = _parents(model)
     replaced: dict[nn.Module, nn.Module] = {}
     for name, slot in matching.slots.items():
         if name in layers:
             layer = slot.places[0][0]
             assert isinstance(layer, nn.Linear)
             new = _read_nf4(source, name, layer, device, block_size, tile_rows, operator)
-            replace_module(model, layer, new)
+            for parent, child in parents[id(layer)]:
+                parent._modules[child] = new
             replaced[layer] = new
             continue
         wanted = _dtype_of(slot, dtype, keep, parameter_dtypes, buffer_dtypes)
@@ -234,6 +236,16 @@ def _nf4_layers(
             )
         layers[stored] = name
     return layers
+
+
+def _parents(model: nn.Module) -> dict[int, list[tuple[nn.Module, str]]]:
+    """Identity of a module -> every place it is registered at, as (parent, name)."""
+    places: dict[int, list[tuple[nn.Module, str]]] = {}
+    for parent in model.modules():
+        for child, module in parent._modules.items():
+            if module is not None:
+                places.setdefault(id(module), []).append((parent, child))
+    return places
 
 
 def _read_nf4(

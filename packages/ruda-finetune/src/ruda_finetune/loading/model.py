@@ -114,6 +114,11 @@ def load_model(
         )
     if not path.exists():
         raise ModelFileError(f"[load_model] {path} does not exist; models are never downloaded")
+    if path.suffix == ".safetensors":
+        raise ModelFileError(
+            f"[load_model] {path} is one file of a model: give its directory, which holds "
+            "config.json too"
+        )
     where = resolve_device(device, "load_model")
     compute = default_dtype(where) if dtype is None else dtype
     opened = _open_directory(path) if path.is_dir() else _open_gguf(path)

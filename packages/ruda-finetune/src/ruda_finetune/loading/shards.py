@@ -46,8 +46,10 @@ class SafetensorsSource:
         elif single.exists():
             self._entries = self._read_header(single)
         else:
+            pickles = [f.name for f in sorted(self._directory.glob("*.bin"))]
+            hint = f"; {shown(pickles)}: pickled weights are never read" if pickles else ""
             raise ModelFileError(
-                f"[{operator}] {self._directory} has neither {SINGLE} nor {INDEX}"
+                f"[{operator}] {self._directory} has neither {SINGLE} nor {INDEX}{hint}"
             )
 
     @property

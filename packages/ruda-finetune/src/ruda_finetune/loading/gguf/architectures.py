@@ -115,6 +115,12 @@ def config_of(file: GGUFFile) -> PretrainedConfig:
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise ModelFileError(f"[load_gguf] {file.path}: there is no matrix token_embd.weight")
+    tokens = file.metadata.get("tokenizer.ggml.tokens") or []
+    if len(tokens) > embedding.shape[0]:
+        raise ModelFileError(
+            f"[load_gguf] {file.path}: the tokenizer has {len(tokens)} tokens, the embedding only "
+            f"{embedding.shape[0]} rows"
+        )
     values: dict[str, Any] = {
         "architectures": [family.class_name],
         "hidden_size": width,
