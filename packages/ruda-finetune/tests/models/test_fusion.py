@@ -200,6 +200,28 @@ def test_half_precision_stays_near_float32(build, device, dtype):
     assert error <= 1.5 * limit
 
 
+@pytest.mark.parametrize("case", ["llama", "qwen3", "gemma"])
+def test_autocast_stays_near_float32(build, device, case):
+    model = build(case)
+    ids, mask = left_padded([tokens(1, n, seed=n)[0] for n in (9, 5)])
+    with torch.no_grad():
+        wanted = model(input_ids=ids, attention_mask=mask).logits[mask.bool()]
+        with torch.autocast("cpu", torch.bfloat16):
+            unfused = model(input_ids=ids, attention_mask=mask).logits[mask.bool()].float()
+    fuse_model(model)
+    model.to(device)
+    with torch.autocast(device.type, torch.bfloat16):
+        output = model(
+            input_ids=ids.to(device), attention_mask=mask.to(device), labels=ids.to(device)
+        )
+    got = output.logits.detach().cpu()[mask.bool()].float()
+    assert (got - wanted).norm() <= 1.5 * (unfused - wanted).norm()
+    output.loss.backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.dtype == torch.float32, name
+        assert torch.isfinite(parameter.grad.cpu()).all(), name
+
+
 def test_modules_are_replaced_and_reported(build):
     model = build("qwen3")
     report = fuse_model(model)
