@@ -6,5 +6,6 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("RUDA_POISON", "1")
+os.environ.setdefault("RUDA_TARGET", "host")
 
-import ruda_torch  # noqa: E402, F401  # registers the device for every test
+import ruda_torch  # noqa: F401  # registers the device for every test

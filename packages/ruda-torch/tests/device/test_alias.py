@@ -6,6 +6,7 @@ import gc
 
 import pytest
 import torch
+
 from ruda_torch import _native
 
 testing = _native.testing

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import ruda_torch
 import torch
+
+import ruda_torch
 
 DEVICE = torch.device("ruda", 0)
 DTYPES = [

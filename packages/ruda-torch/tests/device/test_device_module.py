@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 
 import pytest
-import ruda_torch
 import torch
+
+import ruda_torch
 
 
 def test_names_and_module() -> None:
@@ -14,7 +15,7 @@ def test_names_and_module() -> None:
     assert torch.get_device_module("ruda") is torch.ruda
     assert torch._C._get_privateuse1_backend_name() == "ruda"
     assert torch.utils.backend_registration._privateuse1_backend_name == "ruda"
-    assert torch.profiler.ProfilerActivity.RUDA == torch.profiler.ProfilerActivity.PrivateUse1
+    assert torch.profiler.ProfilerActivity.PrivateUse1 == torch.profiler.ProfilerActivity.RUDA
     assert str(torch.device("ruda", 0)) == "ruda:0"
     assert torch.device("ruda") != torch.device("cuda")
     assert not torch.ones(1).to("ruda").is_cuda
@@ -174,21 +175,22 @@ def test_checkpointing_keeps_the_random_state(reentrant: bool) -> None:
     data = torch.randn(8, 64).to("ruda").requires_grad_()
 
     def gradients(checkpointed: bool) -> list[torch.Tensor]:
-        torch.manual_seed(7)
-        if checkpointed:
-            out = checkpoint(layer, data, use_reentrant=reentrant)
-        else:
-            out = layer(data)
-        return [g.cpu() for g in torch.autograd.grad(out.square().sum(), list(layer.parameters()))] \
-            if not (checkpointed and reentrant) else _backward(out)
-
-    def _backward(out: torch.Tensor) -> list[torch.Tensor]:
         layer.zero_grad()
+        data.grad = None
+        torch.manual_seed(7)
+        out = checkpoint(layer, data, use_reentrant=reentrant) if checkpointed else layer(data)
+        after = torch.ruda.get_rng_state()
+        torch.rand(3, device="ruda")  # what other layers would draw before the recomputation
         out.square().sum().backward()
-        return [p.grad.cpu() for p in layer.parameters() if p.grad is not None]
+        assert not torch.equal(torch.ruda.get_rng_state(), after)
+        tensors = [data, *layer.parameters()]
+        return [tensor.grad.cpu() for tensor in tensors if tensor.grad is not None]
 
-    for plain, recomputed in zip(gradients(False), gradients(True)):
-        assert torch.equal(plain, recomputed)
+    plain, recomputed = gradients(False), gradients(True)
+    assert len(plain) == len(recomputed) == 3
+    for one, other in zip(plain, recomputed):
+        assert torch.equal(one, other)
+    assert plain[0].abs().sum() > 0
 
 
 def test_stats_grow() -> None:

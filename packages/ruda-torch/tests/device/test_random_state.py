@@ -6,6 +6,7 @@ import struct
 
 import pytest
 import torch
+
 from ruda_torch import _native
 
 reserve = _native.testing.reserve_random
@@ -92,7 +93,7 @@ def test_clone_is_independent_and_graphsafe_state_is_shared() -> None:
 def test_generators_of_other_devices_are_refused() -> None:
     with pytest.raises(RuntimeError, match="'ruda' device type"):
         reserve(torch.Generator("cpu"), 1)
-    with pytest.raises((RuntimeError, TypeError), match="ruda|device"):
+    with pytest.raises((RuntimeError, TypeError), match=r"ruda|device"):
         torch.Generator("ruda").graphsafe_set_state(torch.Generator("cpu"))
 
 

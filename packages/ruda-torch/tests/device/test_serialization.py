@@ -91,7 +91,9 @@ def test_printing() -> None:
     assert "2.5000" in text
     assert "nan" in text
     assert "device='ruda:0'" in text
-    assert "device='ruda:0', dtype=torch.int16" in repr(torch.arange(3, dtype=torch.int16).to("ruda"))
+    assert "device='ruda:0', dtype=torch.int16" in repr(
+        torch.arange(3, dtype=torch.int16).to("ruda")
+    )
     assert "requires_grad=True" in repr(torch.ones(2).to("ruda").requires_grad_())
     assert "size=(0, 3)" in repr(torch.empty(0, 3, device="ruda"))
     assert "..." in repr(torch.zeros(5000).to("ruda"))
@@ -132,7 +134,7 @@ def test_dlpack_of_cpu_tensors_is_untouched() -> None:
 def test_sharing_with_other_processes_is_refused() -> None:
     from multiprocessing.reduction import ForkingPickler
 
-    import torch.multiprocessing  # noqa: F401
+    import torch.multiprocessing
 
     with pytest.raises((RuntimeError, NotImplementedError)):
         ForkingPickler.dumps(torch.ones(2).to("ruda"))

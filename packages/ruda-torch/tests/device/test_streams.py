@@ -6,8 +6,9 @@ import threading
 import time
 
 import pytest
-import ruda_torch
 import torch
+
+import ruda_torch
 
 
 def test_types_are_torch_types() -> None:
