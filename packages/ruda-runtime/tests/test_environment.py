@@ -101,16 +101,15 @@ print("ok")
 def test_importing_is_light(python_output: Callable[..., str]) -> None:
     code = """
 import sys, threading, time
-start = time.perf_counter()
+start = time.process_time()
 import ruda_runtime
-elapsed = time.perf_counter() - start
+elapsed = time.process_time() - start  # of this process: other work does not count
 tasks = len(__import__("os").listdir("/proc/self/task"))
 heavy = [name for name in ("torch", "triton", "numpy", "ml_dtypes") if name in sys.modules]
 reserved = ruda_runtime.memory_stats()["reserved"]
 print(elapsed < 0.2, tasks, threading.active_count(), heavy, reserved)
 """
-    results = [python_output(code) for _ in range(3)]  # the best of three: other work disturbs
-    assert "True 1 1 [] 0" in results, results
+    assert python_output(code) == "True 1 1 [] 0"
 
 
 def test_serial_work_starts_no_thread(python_output: Callable[..., str]) -> None:
