@@ -234,8 +234,8 @@ def test_spawned_workers_use_the_device() -> None:
         def main():
             context = mp.get_context("spawn")
             with context.Pool(1) as pool:
-                code = "__import__('ruda_torch')._public.torch_sum_of_ones()"
-                print(pool.apply(eval, (code,)))
+                pool.apply(exec, ("import ruda_torch",))
+                print(pool.apply(eval, ("__import__('torch').ones(4).ruda().sum().item()",)))
         main()
         """
     ) == ["4.0"]
