@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # the same names for type checkers; a test holds the two list
     from .loading import LoadedModel as LoadedModel
     from .loading import LoadReport as LoadReport
     from .loading import SourceInfo as SourceInfo
+    from .loading import load_gguf as load_gguf
     from .loading import load_gguf_tokenizer as load_gguf_tokenizer
     from .loading import load_hf_nf4_model as load_hf_nf4_model
     from .loading import load_model as load_model
@@ -109,6 +110,7 @@ _EXPORTS: dict[str, str] = {
     "LoadReport": "loading",
     "LoadedModel": "loading",
     "SourceInfo": "loading",
+    "load_gguf": "loading",
     "load_gguf_tokenizer": "loading",
     "load_hf_nf4_model": "loading",
     "load_model": "loading",

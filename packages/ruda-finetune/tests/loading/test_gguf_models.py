@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from ruda_finetune import ModelFileError
-from ruda_finetune.loading import load_model
+from ruda_finetune.loading import load_gguf, load_model
 
 # family -> (architecture in the file, general.name, config changes)
 FAMILIES = {
@@ -98,6 +98,15 @@ def test_the_demo_model(smollm2: Path) -> None:
     assert len(loaded.source.sha256) == 64
     assert loaded.model.generation_config.eos_token_id == 2
     assert not loaded.model.training
+
+
+def test_load_gguf(tiny_model: Any, write_gguf: Any, tmp_path: Path) -> None:
+    path = write_gguf(tiny_model("llama"), "llama").path
+    loaded = load_gguf(path, quantize="none", device="cpu", attn_implementation="eager")
+    assert loaded.config._attn_implementation == "eager"
+    assert loaded.model.model.layers[0].self_attn.config is loaded.config
+    with pytest.raises(ModelFileError, match="is a directory"):
+        load_gguf(tmp_path, quantize="none", device="cpu")
 
 
 def test_tied_where_there_is_no_head(tiny_model: Any, write_gguf: Any) -> None:

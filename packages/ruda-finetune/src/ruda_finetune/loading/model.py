@@ -145,6 +145,13 @@ def load_model(
     return LoadedModel(model, tokenizer, model.config, compute, where, info, report)
 
 
+def load_gguf(path: str | os.PathLike[str], **options: Any) -> LoadedModel:
+    """`load_model` for a GGUF file, with the same options; a directory is a `ModelFileError`."""
+    if Path(path).is_dir():
+        raise ModelFileError(f"[load_gguf] {path} is a directory: name the .gguf file in it")
+    return load_model(path, **options)
+
+
 @dataclass(frozen=True)
 class _Opened:
     """What the two formats have in common."""
