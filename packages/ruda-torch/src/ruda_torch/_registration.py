@@ -18,6 +18,9 @@ def register() -> None:
     # A backward thread of the device would have an OpenMP team of its own, which makes small
     # operators many times slower; the host target has nothing to overlap with it.
     torch.autograd.set_multithreading_enabled(False)
+    # PyTorch's default for devices of other makers is float16, whose gradients need a loss scale.
+    # The setting belongs to the thread, like every autocast setting.
+    torch.set_autocast_dtype("ruda", torch.bfloat16)
 
 
 def _register_fake_shallow_copy() -> None:

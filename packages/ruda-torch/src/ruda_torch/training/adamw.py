@@ -21,17 +21,17 @@ class AdamW(torch.optim.Optimizer):
     """AdamW for parameters on ``ruda``, in `torch.optim.AdamW`'s order of operations.
 
     Moments are float32, and so is the master copy kept beside every float16 or bfloat16 parameter;
-    the parameter is its master, rounded. All parameters with one step count in one group are updated
-    by a single kernel launch.
+    the parameter is its master, rounded. All parameters with one step count in one group are
+    updated by a single kernel launch.
 
     A step whose gradients hold a NaN or an infinity changes nothing (``last_step_skipped``).
 
     Args:
         params: leaf parameters on ruda, or groups of them; none may share memory with another.
         lr, betas, eps, weight_decay: as in `torch.optim.AdamW`; may differ by group.
-        fused_step: False: gradients are unscaled in place, and a 4-byte flag is read back before any
-            update. True: gradients are left as they are, a 12-byte report (norm, finite) is read
-            back, and the update scales and clips on the way in.
+        fused_step: False: gradients are unscaled in place, and a 4-byte flag is read back before
+            any update. True: gradients are left as they are, a 12-byte report (norm, finite) is
+            read back, and the update scales and clips on the way in.
         max_grad_norm: clip the global L2 norm over all groups, after unscaling; needs fused_step.
         hierarchical_stats: not built for this target; True is refused.
         amsgrad, maximize, differentiable, capturable: not built; True is refused.

@@ -42,8 +42,8 @@ def options_to_load(state_dict: dict[str, Any]) -> tuple[bool, float | None] | N
         return None
     if options.get("version") != OPTIONS_VERSION:
         raise ValueError(
-            f"[AdamW] step_options of the checkpoint: got version {options.get('version')!r}, wanted "
-            f"{OPTIONS_VERSION}; it was written by another version of ruda-torch"
+            f"[AdamW] step_options of the checkpoint: got version {options.get('version')!r}, "
+            f"wanted {OPTIONS_VERSION}; it was written by another version of ruda-torch"
         )
     expected = set(options_to_save(False, None))
     if set(options) != expected:
@@ -73,7 +73,8 @@ def groups_to_load(
     """The saved groups with this optimiser's parameters in them."""
     if len(current) != len(saved):
         raise ValueError(
-            f"[AdamW] param_groups of the checkpoint: got {len(saved)} groups, wanted {len(current)}"
+            f"[AdamW] param_groups of the checkpoint: got {len(saved)} groups, wanted "
+            f"{len(current)}"
         )
     groups = []
     for number, (group, loaded) in enumerate(zip(current, saved)):
@@ -141,6 +142,6 @@ def _check_entry(parameter: Tensor, key: Any, entry: dict[str, Any]) -> None:
             )
         if value.dtype != torch.float32:
             raise ValueError(
-                f"[AdamW] state[{key}][{name!r}] of the checkpoint: got dtype {value.dtype}, wanted "
-                "float32"
+                f"[AdamW] state[{key}][{name!r}] of the checkpoint: got dtype {value.dtype}, "
+                "wanted float32"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,8 +16,8 @@ def check_parameter(parameter: Tensor, name: str) -> None:
     """A dense leaf on ruda of a dtype with kernels; ``name`` goes into the error text."""
     if parameter.device.type != "ruda":
         raise TypeError(
-            f"[AdamW] {name}: got a parameter on {parameter.device}, wanted one on ruda:0; move the "
-            "model before making the optimiser"
+            f"[AdamW] {name}: got a parameter on {parameter.device}, wanted one on ruda:0; move "
+            "the model before making the optimiser"
         )
     if parameter.dtype not in STORAGE:
         raise TypeError(
@@ -38,7 +39,7 @@ def check_overlap(parameters: Iterable[tuple[str, Tensor]]) -> None:
         for name, parameter in parameters
         if parameter.numel() != 0
     )
-    for (_, end, name), (start, _, other) in zip(spans, spans[1:]):
+    for (_, end, name), (start, _, other) in pairwise(spans):
         if start < end:
             raise ValueError(
                 f"[AdamW] {name} and {other} share memory: got overlapping parameters, wanted each "
