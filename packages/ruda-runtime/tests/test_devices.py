@@ -26,6 +26,12 @@ def test_device_of() -> None:
     (device,) = rr.devices()
     for value in (None, "host", "host:0", device):
         assert rr.device_of(value) == device
+    before = rr.get_num_threads()
+    try:
+        rr.set_num_threads(before + 1)
+        assert device.max_threads == before + 1 and rr.device_of(device) == device
+    finally:
+        rr.set_num_threads(before)
     for wrong in ("cuda", "cuda:0", "host:1", "cpu", 0):
         with pytest.raises(rr.DeviceError, match=r"\[device\] got .*, wanted one of: host:0"):
             rr.device_of(wrong)  # type: ignore[arg-type]

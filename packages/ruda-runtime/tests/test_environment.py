@@ -62,6 +62,7 @@ def test_target(python: Python) -> None:
         done = python(code, **environment)
         assert done.stdout == "host:0\n"
         assert done.stderr.count("RuntimeWarning: RUDA_TARGET=auto chose the host target") == 1
+        assert done.stderr.startswith("<string>:2: ")  # it points at the user's line
     done = python(code, RUDA_TARGET="cuda")
     assert done.returncode == 1
     assert "DeviceError: [RUDA_TARGET] got 'cuda', but this build" in done.stderr
@@ -84,8 +85,10 @@ print(rr.devices()[0])
 
 def test_a_wrong_target_stays_wrong(python_output: Callable[..., str]) -> None:
     code = """
-import ruda_runtime as rr
-for use in (rr.devices, rr.default_stream, rr.synchronize, lambda: rr.empty(3)):
+import numpy as np, ruda_runtime as rr
+array = np.ones(3)
+for use in (rr.devices, rr.default_stream, rr.synchronize, lambda: rr.empty(3),
+            lambda: rr.Tensor.from_numpy(array), lambda: rr.from_dlpack(array)):
     for _ in range(2):
         try:
             use()

@@ -6,8 +6,10 @@ has the host target; there is no cuda target in it.
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
+import sys
 import threading
 import warnings
 from dataclasses import dataclass
@@ -33,7 +35,6 @@ class Device:
         index: number within the target.
         compute_capability: ``(major, minor)`` of a GPU, ``None`` on the host.
         multiprocessors: CPUs this process may use on the host.
-        max_threads: threads of a parallel loop on the host, see ``get_num_threads``.
         shared_memory_per_block: bytes; ``None`` on the host, which has no such memory.
         warp_size: 1 on the host.
         capabilities: names of what the device can do. Host: ``"fp16"`` and ``"bf16"`` (storage;
@@ -46,10 +47,14 @@ class Device:
     index: int
     compute_capability: tuple[int, int] | None
     multiprocessors: int
-    max_threads: int
     shared_memory_per_block: int | None
     warp_size: int
     capabilities: frozenset[str]
+
+    @property
+    def max_threads(self) -> int:
+        """Threads of a parallel loop on the host, see ``get_num_threads``."""
+        return _native.num_threads()
 
     @property
     def memory_total(self) -> int:
@@ -127,11 +132,20 @@ def _choose(asked: str) -> str:
             "RUDA_TARGET=auto chose the host target: this build has no cuda target. "
             "Set RUDA_TARGET=host to choose it without this message",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=_caller_level(),
         )
     return "host"
 
 
+def _caller_level() -> int:
+    """The stacklevel, seen from the caller, of the first frame outside this package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__package__") == __package__:
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+@functools.cache
 def _host() -> Device:
     level = _native.cpu_level()
     return Device(
@@ -140,24 +154,16 @@ def _host() -> Device:
         index=0,
         compute_capability=None,
         multiprocessors=_native.cpu_count(),
-        max_threads=_native.num_threads(),
         shared_memory_per_block=None,
         warp_size=1,
         capabilities=frozenset({"fp16", "bf16", _CPU_LEVELS[level]}),
     )
 
 
-_cpu_name_cache: str | None = None
-
-
 def _cpu_name() -> str:
-    global _cpu_name_cache
-    if _cpu_name_cache is None:
-        _cpu_name_cache = platform.machine()
-        info = Path("/proc/cpuinfo")
-        if info.exists():
-            for line in info.read_text().splitlines():
-                if line.startswith("model name"):
-                    _cpu_name_cache = line.partition(":")[2].strip()
-                    break
-    return _cpu_name_cache
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()

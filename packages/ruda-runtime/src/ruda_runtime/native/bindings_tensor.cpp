@@ -28,6 +28,14 @@ auto translated(Body&& body) {
   }
 }
 
+// The first tensor settles the target, so that RUDA_TARGET=cuda never gets host memory in silence.
+void settle_target() {
+  static bool settled = false;  // under the interpreter lock
+  if (settled) return;
+  py::module_::import("ruda_runtime.devices").attr("_target")();
+  settled = true;
+}
+
 // view(2, 3) and view((2, 3)) alike.
 dims integers(const py::args& args) {
   if (args.size() == 1 && !PyIndex_Check(args[0].ptr())) return args[0].cast<dims>();
@@ -133,6 +141,7 @@ void bind_exchange(py::class_<tensor, tensor_ptr>& type) {
   type.def_static(
           "from_numpy",
           [](const py::object& array, std::optional<bool> copy) {
+            settle_target();
             return translated([&] { return from_numpy(array, copy); });
           },
           py::arg("array"), py::kw_only(), py::arg("copy") = py::none(),
@@ -143,6 +152,7 @@ void bind_exchange(py::class_<tensor, tensor_ptr>& type) {
       .def_static(
           "from_dlpack",
           [](const py::object& source, const py::object& device, std::optional<bool> copy) {
+            settle_target();
             return translated([&] { return from_dlpack(source, device, copy); });
           },
           py::arg("source"), py::kw_only(), py::arg("device") = py::none(),

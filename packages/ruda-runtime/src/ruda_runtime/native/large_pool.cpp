@@ -147,7 +147,9 @@ void* large_pool::allocate(size_t requested, const char* kernel) {
     const size_t segment = tier < 2 ? tier_segment[tier] : round_up(bytes, huge_page_bytes);
     bound_cache(segment);
     chosen = map_segment(bytes, segment);
-    if (chosen == nullptr && segment != bytes) chosen = map_segment(bytes, bytes);
+    // Near a limit, no more than needed; 64 KiB is the largest page of the supported machines.
+    const size_t exact = round_up(bytes, 64 * 1024);
+    if (chosen == nullptr && exact < segment) chosen = map_segment(bytes, exact);
   }
   return chosen == nullptr ? nullptr : hand_out(*chosen, requested, kernel);
 }
