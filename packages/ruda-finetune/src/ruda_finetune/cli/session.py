@@ -117,6 +117,8 @@ def key_values(title: str, rows: dict[str, str]) -> Table:
 
 def show_warnings(console: Console) -> None:
     """Print warnings as one line each instead of Python's two."""
+    # what it says (no GPU target, the host is used) stands in the commands' own output
+    warnings.filterwarnings("ignore", message="RUDA_TARGET=auto")
 
     def show(message: Any, category: Any, filename: str, lineno: int, *rest: Any) -> None:
         console.print("warning: ", str(message), style="yellow", markup=False, sep="")

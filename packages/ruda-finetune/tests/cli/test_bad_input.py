@@ -1,0 +1,186 @@
+"""Every kind of bad input is named, and nothing is lost or left behind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from ruda_finetune import (
+    CheckpointError,
+    DataError,
+    FinetuneError,
+    ModelFileError,
+    TargetModuleError,
+    TemplateError,
+)
+
+Cli = Callable[..., None]
+
+
+@pytest.fixture
+def train(cli: Cli, model_directory: Path, data: Path, tmp_path: Path) -> Cli:
+    """A run of two steps; options given win over the usual ones."""
+
+    def run(**options: object) -> None:
+        chosen: dict[str, object] = {
+            "model": model_directory, "data": data, "output": tmp_path / "run", "steps": 2,
+            "batch_size": 2, **options,
+        }  # fmt: skip
+        arguments: list[object] = ["train"]
+        for name, value in chosen.items():
+            flag = "--" + name.replace("_", "-")
+            arguments += [flag] if value is True else [flag, value]
+        cli(*arguments)
+
+    return run
+
+
+def lines(path: Path, *records: object) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+GOOD = {
+    "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "an answer"}]
+}
+
+
+def test_targets(train: Cli, tmp_path: Path) -> None:
+    with pytest.raises(TargetModuleError, match=r"q_porj.*q_proj"):
+        train(targets="q_porj,k_proj")
+    with pytest.raises(TargetModuleError, match="lm_head"):
+        train(targets="lm_head")  # tied to the embedding: must not be quantised
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_data(train: Cli, tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(DataError, match="empty"):
+        train(data=tmp_path / "empty.jsonl")
+    silent = {"messages": [{"role": "user", "content": "q"}]}
+    with pytest.raises(DataError, match=r"line 2: no assistant message"):
+        train(data=lines(tmp_path / "silent.jsonl", GOOD, silent))
+    long = {"messages": [GOOD["messages"][0], {"role": "assistant", "content": "x" * 200}]}
+    path = lines(tmp_path / "long.jsonl", GOOD, long, long)
+    with pytest.raises(DataError, match=r"2 of 3 rows.*64.*--truncate"):
+        train(data=path, max_length=64)
+    with pytest.raises(DataError, match=r"none of the 3 rows has a label within max_length 8"):
+        train(data=path, max_length=8, truncate=True)
+
+
+def test_template(train: Cli, model_directory: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "plain.jinja"
+    plain.write_text("{# {% generation %} #}{% for m in messages %}{{ m.content }}{% endfor %}")
+    with pytest.raises(TemplateError, match=r"no \{% generation %\} block"):
+        train(template=plain)
+    with pytest.raises(TemplateError, match="neither auto, chatml nor a file"):
+        train(template="chatlm")
+
+
+def test_model_files(train: Cli, model_directory: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="does not exist"):
+        train(model=tmp_path / "nothing")
+    broken = tmp_path / "broken"
+    shutil.copytree(model_directory, broken)
+    weights = broken / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ModelFileError, match=r"model\.safetensors"):
+        train(model=broken)
+    tensors = load_file(model_directory / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    tensors[name][3, 5] = float("nan")
+    save_file(tensors, weights, metadata={"format": "pt"})
+    with pytest.raises(FinetuneError, match=r"model\.layers\.1\.mlp\.up_proj"):
+        train(model=broken)
+    gguf = tmp_path / "short.gguf"
+    gguf.write_bytes(b"GGUF\x03\x00\x00\x00")
+    with pytest.raises(ModelFileError, match=r"short\.gguf"):
+        train(model=gguf)
+
+
+def test_output_directory(train: Cli, tmp_path: Path, data: Path) -> None:
+    with pytest.raises(CheckpointError, match="holds no run"):
+        train(resume=True)
+    train()
+    adapter = (tmp_path / "run" / "adapter" / "adapter_model.safetensors").read_bytes()
+    with pytest.raises(CheckpointError, match=r"already holds a run.*--resume"):
+        train()
+    with pytest.raises(CheckpointError, match=r"rank.*16.*8"):
+        train(resume=True, rank=8)
+    with pytest.raises(CheckpointError, match="seed"):
+        train(resume=True, seed=5)
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(data.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(CheckpointError, match="data"):
+        train(resume=True, data=other)
+    kept = (tmp_path / "run" / "adapter" / "adapter_model.safetensors").read_bytes()
+    assert kept == adapter
+
+
+def test_resume_with_another_base(train: Cli, model_directory: Path, tmp_path: Path) -> None:
+    train()
+    other = tmp_path / "other"
+    shutil.copytree(model_directory, other)
+    tensors = load_file(model_directory / "model.safetensors")
+    tensors["model.norm.weight"] += 1
+    save_file(tensors, other / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match="base_id"):
+        train(resume=True, model=other)
+
+
+def test_no_space_left(train: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk fills up during the second checkpoint: the first one stays whole."""
+    import errno
+
+    from ruda_finetune.training import checkpoint, read_checkpoint
+
+    saves = []
+    real = checkpoint.torch.save
+
+    def save(*arguments: object, **options: object) -> None:
+        saves.append(1)
+        if len(saves) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(*arguments, **options)
+
+    monkeypatch.setattr(checkpoint.torch, "save", save)
+    with pytest.raises(CheckpointError, match=r"(?i)no space left"):
+        train(save_every=1)
+    assert read_checkpoint(tmp_path / "run" / "latest.pt")["counters"]["step"] == 1
+
+
+def test_settings(train: Cli, cli: Cli, tmp_path: Path) -> None:
+    for options, words in [
+        ({"epochs": 1}, "steps or epochs"),
+        ({"rank": 0}, "--rank"),
+        ({"schedule": "step"}, "--schedule"),
+        ({"block_size": 3}, "block_size must be even"),
+        ({"dropout": 1.5}, "--dropout"),
+    ]:
+        with pytest.raises(FinetuneError, match=words):
+            train(**options)
+    with pytest.raises(FinetuneError, match="--model, --data"):
+        cli("train", "--output", tmp_path / "x")
+    bad = tmp_path / "bad.json"
+    bad.write_text('{"model": "m", "data": "d", "output": "o", "learning_rat": 1}')
+    with pytest.raises(FinetuneError, match="learning-rat"):
+        cli("train", "--config", bad)
+
+
+def test_every_label_masked(train: Cli, tmp_path: Path) -> None:
+    record = {"input_ids": [5, 6, 7], "labels": [-100, -100, -100]}
+    with pytest.raises(DataError, match=r"line 1: no token of this row is a label"):
+        train(data=lines(tmp_path / "masked.jsonl", record))
+
+
+def test_generate_needs_prompts(cli: Cli, model_directory: Path) -> None:
+    with pytest.raises(DataError, match="--prompt TEXT or --input FILE"):
+        cli("generate", "--model", model_directory)
+    assert torch.is_grad_enabled()
