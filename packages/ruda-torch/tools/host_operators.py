@@ -50,6 +50,7 @@ REFUSED = [
     r"empty",
     r"empty_strided",
     r"from_file",
+    r"narrow_copy",  # the kernel for all other devices has the better checks
     r"_efficientzerotensor",
 ]
 
@@ -72,6 +73,8 @@ OWN = {
 # `_foreach_copy_`, `_foreach_copy` and `_foreach_clone` are left out: they may cross devices.
 COMPOSITES = [
     r"abs_?",
+    r"_?conj_physical",
+    r"conj_physical_",
     r"logical_(not|and|or|xor)_?",
     r"isinf",
     r"nan_to_num_?",

@@ -65,31 +65,31 @@ HostCall::HostCall()
   count(counters().library_calls);
 }
 
-const c10::intrusive_ptr<c10::StorageImpl>& HostCall::alias_of(const c10::Storage& storage) {
-  c10::StorageImpl* original = storage.unsafeGetStorageImpl();
-  if (shared_.size() <= kLinearSearch) {
-    for (const Shared& entry : shared_) {
-      if (entry.original == original) return entry.alias;
+HostCall::Found HostCall::find(const c10::TensorImpl* tensor) {
+  Found found;
+  const c10::StorageImpl* storage = tensor->unsafe_storage().unsafeGetStorageImpl();
+  if (entries_.size() <= kLinearSearch) {
+    for (const Entry& entry : entries_) {
+      if (entry.tensor == tensor) return {&entry, &entry};
+      if (entry.owner.unsafeGetStorageImpl() == storage) found.storage = &entry;
     }
-  } else {
-    if (index_.empty()) {
-      for (size_t i = 0; i < shared_.size(); ++i) index_.emplace(shared_[i].original, i);
-    }
-    const auto found = index_.find(original);
-    if (found != index_.end()) return shared_[found->second].alias;
-    index_.emplace(original, shared_.size());
+    return found;
   }
-  auto alias = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(original->nbytes()),
-      c10::DataPtr(const_cast<void*>(original->data()), c10::Device(c10::kCPU)),
-      c10::GetCPUAllocator(), /*resizable=*/original->resizable());
-  shared_.push_back({original, std::move(alias), storage});
-  return shared_.back().alias;
+  for (size_t i = indexed_; i < entries_.size(); ++i) {
+    index_.emplace(entries_[i].tensor, i);
+    index_.emplace(entries_[i].owner.unsafeGetStorageImpl(), i);
+  }
+  indexed_ = entries_.size();
+  if (const auto at = index_.find(tensor); at != index_.end()) found.tensor = &entries_[at->second];
+  if (const auto at = index_.find(storage); at != index_.end()) {
+    found.storage = &entries_[at->second];
+  }
+  return found;
 }
 
 const c10::Storage* HostCall::original_of(const c10::StorageImpl* alias) const {
-  for (const Shared& entry : shared_) {
-    if (entry.alias.get() == alias) return &entry.owner;
+  for (const Entry& entry : entries_) {
+    if (entry.storage.get() == alias) return &entry.owner;
   }
   return nullptr;
 }
@@ -97,13 +97,26 @@ const c10::Storage* HostCall::original_of(const c10::StorageImpl* alias) const {
 at::Tensor HostCall::alias(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (!tensor.defined() || !impl->is_privateuseone()) return tensor;
+  const Found found = find(impl);
+  if (found.tensor != nullptr) return found.tensor->alias;
+  const c10::Storage& owner = impl->unsafe_storage();
+  c10::intrusive_ptr<c10::StorageImpl> storage;
+  if (found.storage != nullptr) {
+    storage = found.storage->storage;
+  } else {
+    storage = c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(owner.nbytes()),
+        c10::DataPtr(const_cast<void*>(owner.data()), c10::Device(c10::kCPU)),
+        c10::GetCPUAllocator(), /*resizable=*/owner.unsafeGetStorageImpl()->resizable());
+  }
   const c10::DispatchKeySet keys =
       (impl->key_set() & kKept) | c10::DispatchKeySet(c10::DispatchKey::CPU);
-  at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(alias_of(impl->unsafe_storage())), keys, impl->dtype());
+  at::Tensor result =
+      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), keys, impl->dtype());
   c10::TensorImpl* made = result.unsafeGetTensorImpl();
   made->set_sizes_and_strides(impl->sizes(), impl->strides(), impl->storage_offset());
   if (impl->is_wrapped_number()) made->set_wrapped_number(true);
+  entries_.push_back({impl, result, owner, std::move(storage)});
   return result;
 }
 
@@ -147,6 +160,8 @@ void HostCall::give_back() {
         from->storage_offset() != to->storage_offset()) {
       to->set_sizes_and_strides(from->sizes(), from->strides(), from->storage_offset());
     }
+    if (from->is_conj() != to->is_conj()) to->_set_conj(from->is_conj());
+    if (from->is_neg() != to->is_neg()) to->_set_neg(from->is_neg());
   }
   written_.clear();
 }

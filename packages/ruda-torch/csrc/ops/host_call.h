@@ -37,8 +37,9 @@ class HostCall {
   HostCall(const HostCall&) = delete;
   HostCall& operator=(const HostCall&) = delete;
 
-  // A CPU tensor over the memory of `tensor`. Tensors that share a storage get aliases that share
-  // one: ATen's overlap checks and in-place semantics hold. Undefined and CPU tensors pass through.
+  // A CPU tensor over the memory of `tensor`. The same tensor gets the same alias, and tensors that
+  // share a storage get aliases that share one: ATen's overlap checks and its treatment of an `out`
+  // that is also an input hold. Undefined and CPU tensors pass through.
   at::Tensor alias(const at::Tensor& tensor);
   std::optional<at::Tensor> alias(const std::optional<at::Tensor>& tensor);
 
@@ -52,24 +53,31 @@ class HostCall {
   at::Tensor adopt(at::Tensor result);
 
  private:
-  struct Shared {
-    c10::StorageImpl* original;
-    c10::intrusive_ptr<c10::StorageImpl> alias;
+  struct Entry {
+    const c10::TensorImpl* tensor;
+    at::Tensor alias;
     c10::Storage owner;
+    c10::intrusive_ptr<c10::StorageImpl> storage;  // the alias's; the kernel may replace it there
   };
   struct Written {
     c10::TensorImpl* original;
     at::Tensor alias;
   };
 
-  const c10::intrusive_ptr<c10::StorageImpl>& alias_of(const c10::Storage& storage);
+  // The entries of a tensor and of its storage, or null.
+  struct Found {
+    const Entry* tensor = nullptr;
+    const Entry* storage = nullptr;
+  };
+  Found find(const c10::TensorImpl* tensor);
   const c10::Storage* original_of(const c10::StorageImpl* alias) const;
 
   InsideRuda inside_;
   c10::impl::ExcludeDispatchKeyGuard below_;
-  c10::SmallVector<Shared, 4> shared_;
+  c10::SmallVector<Entry, 4> entries_;
   c10::SmallVector<Written, 1> written_;
-  std::unordered_map<const c10::StorageImpl*, size_t> index_;  // of originals, for long lists
+  std::unordered_map<const void*, size_t> index_;  // tensors and storages, for long lists
+  size_t indexed_ = 0;                             // entries in it
 };
 
 }  // namespace ruda_torch

@@ -75,7 +75,7 @@ void gemm(const Tensor& a, const Tensor& b, const Tensor* bias, const Tensor& ou
   ruda_view added;
   if (bias != nullptr) added = view_of(*bias, "aten::addmm");
   const ruda::gemm_args args{&left, &right, bias != nullptr ? &added : nullptr, &result, alpha,
-                             beta};
+                             beta, ruda::GEMM_AUTO};
   kGemm.launch(&args);
 }
 
