@@ -129,9 +129,9 @@ def test_bits_do_not_depend_on_the_threads(dtype: str, rows: int) -> None:
         for count in (1, 2, 3):
             rr.set_num_threads(count)
             results.append(
-                gemm.addmm(
-                    tensor(given["a"]), tensor(given["b"]), bias=tensor(given["bias"])
-                ).numpy().tobytes()
+                gemm.addmm(tensor(given["a"]), tensor(given["b"]), bias=tensor(given["bias"]))
+                .numpy()
+                .tobytes()
             )
     finally:
         rr.set_num_threads(threads)

@@ -100,9 +100,7 @@ def test_leading_dimensions_and_results_of_other_dtypes() -> None:
 def test_another_codebook() -> None:
     values = np.linspace(-3.0, 5.0, 16).astype(np.float32)
     weight = Quantized(Weight(33, 65))
-    dense = reference.dequantize(
-        weight.packed.numpy(), weight.scales.numpy(), (33, 65), 64, values
-    )
+    dense = reference.dequantize(weight.packed.numpy(), weight.scales.numpy(), (33, 65), 64, values)
     x = draw((9, 65), "float32")
     result = nf4.matmul(tensor(x), weight.packed, weight.scales, tensor(values), weight.layout)
     check(result.numpy(), reference.matmul(x, dense), "float32")

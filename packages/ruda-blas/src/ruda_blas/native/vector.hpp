@@ -20,6 +20,20 @@ namespace ruda::RUDA_VARIANT {
 
 constexpr int64_t lanes = 8;
 typedef float vec __attribute__((vector_size(32)));
+typedef uint32_t vec_bits __attribute__((vector_size(32)));
+typedef uint16_t vec_half __attribute__((vector_size(16)));
+
+static inline vec_bits as_bits(vec value) { return reinterpret_cast<vec_bits>(value); }
+static inline vec as_float(vec_bits bits) { return reinterpret_cast<vec>(bits); }
+
+/* The lanes of `yes` where a comparison holds, else those of `no`. */
+template <class Mask>
+static inline vec_bits select(Mask holds, vec_bits yes, vec_bits no) {
+  const vec_bits mask = reinterpret_cast<vec_bits>(holds);
+  return (mask & yes) | (~mask & no);
+}
+
+/* ---- storage to lanes ---- */
 
 static inline vec load(const float* source) {
   vec value;
@@ -28,37 +42,46 @@ static inline vec load(const float* source) {
 }
 
 static inline vec load(const bfloat16* source) {
-  typedef uint16_t halves __attribute__((vector_size(16)));
-  typedef uint32_t words __attribute__((vector_size(32)));
-  halves half;
+  vec_half half;
   std::memcpy(&half, source, sizeof(half));
-  return reinterpret_cast<vec>(__builtin_convertvector(half, words) << 16);
+  return as_float(__builtin_convertvector(half, vec_bits) << 16);
 }
 
 static inline vec load(const float16* source) {
+  vec_half half;
+  std::memcpy(&half, source, sizeof(half));
 #if defined(__F16C__)
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source)));
+  return _mm256_cvtph_ps(reinterpret_cast<__m128i>(half));
 #else
-  float wide[lanes];
-  load_floats(source, wide, lanes);
-  return load(wide);
+  const vec_bits wide = __builtin_convertvector(half, vec_bits);
+  const vec_bits magnitude = (wide & 0x7fffu) << 13;
+  const vec_bits scaled = as_bits(as_float(magnitude) * 0x1p112f);  // rebias, subnormals included
+  const vec_bits finite = select(magnitude < 0x0f800000u, scaled, magnitude | 0x7f800000u);
+  return as_float(finite | ((wide & 0x8000u) << 16));
 #endif
 }
 
+/* ---- lanes to storage: one rounding, to nearest even ---- */
+
 static inline void store(float* target, vec value) { std::memcpy(target, &value, sizeof(value)); }
 
-template <class Half>
-static inline void store(Half* target, vec value) {
+static inline void store(bfloat16* target, vec value) {
+  const vec_bits bits = as_bits(value);
+  const vec_bits rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const vec_bits quiet = (bits >> 16) | 0x40u;  // rounding could carry a NaN into infinity
+  const vec_half half = __builtin_convertvector(select(value != value, quiet, rounded), vec_half);
+  std::memcpy(target, &half, sizeof(half));
+}
+
+static inline void store(float16* target, vec value) {
 #if defined(__F16C__)
-  if constexpr (std::is_same_v<Half, float16>) {
-    const __m128i half = _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(target), half);
-    return;
-  }
-#endif
+  const __m128i half = _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(target), half);
+#else
   float wide[lanes];
   store(wide, value);
   store_floats(wide, target, lanes);
+#endif
 }
 
 /* Always in the same order. */

@@ -1,0 +1,99 @@
+"""Paired timing, and rows for bench/ledger.csv."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+Run = Callable[[], Any]
+
+
+def paired(ours: Run, peer: Run | None, rounds: int) -> tuple[float, float, float]:
+    """Medians in milliseconds of alternating calls, and the median of the paired ratios."""
+    ours()
+    if peer is not None:
+        peer()
+    left, right = [], []
+    for _ in range(rounds):
+        left.append(milliseconds(ours))
+        if peer is not None:
+            right.append(milliseconds(peer))
+    ratios = [a / b for a, b in zip(left, right)]
+    return (
+        statistics.median(left),
+        statistics.median(right) if right else 0.0,
+        statistics.median(ratios) if ratios else 0.0,
+    )
+
+
+def milliseconds(run: Run) -> float:
+    start = time.perf_counter()
+    run()
+    return (time.perf_counter() - start) * 1e3
+
+
+class Rows:
+    """Measured rows; each is printed when it is added."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.rounds: int = arguments.rounds
+        self.json: bool = arguments.json
+        self.ledger: ModuleType | None = load_ledger() if arguments.ledger else None
+        self.rows: list[dict[str, object]] = []
+
+    def add(
+        self,
+        operation: str,
+        shape: str,
+        dtype: str,
+        ours: Run,
+        peer: Run | None = None,
+        peer_name: str = "",
+        limit: tuple[str, float] = ("", 0.0),
+    ) -> None:
+        """`limit`: its name and the milliseconds that it allows at best."""
+        mine, other, ratio = paired(ours, peer, self.rounds)
+        share = limit[1] / mine
+        row = {"operation": operation, "shape": shape, "dtype": dtype, "ours": mine, "peer": other,
+               "unit": "ms", "peer_name": peer_name, "ratio": ratio, "limit": limit[0],
+               "share": share}  # fmt: skip
+        self.rows.append(row)
+        if self.ledger is not None:
+            self.ledger.append(
+                operation, shape, dtype, mine, other, "ms", peer_name,
+                self.ledger.versions("ruda-blas", "numpy", "bitsandbytes", "torch"),
+                ratio, limit[0], share,
+            )  # fmt: skip
+        elif not self.json:
+            versus = f"{peer_name} {other:9.3f} ms, ratio {ratio:6.3f}" if peer else ""
+            reached = f", {share:4.0%} of {limit[0]}" if limit[0] else ""
+            print(f"{operation:20} {shape:16} {dtype:9} {mine:9.3f} ms  {versus}{reached}")
+
+    def finish(self) -> None:
+        if self.json:
+            print(json.dumps(self.rows))
+
+
+def load_ledger() -> ModuleType:
+    path = Path(__file__).resolve().parents[3] / "bench" / "ledger.py"
+    spec = importlib.util.spec_from_file_location("ledger", path)
+    if spec is None or spec.loader is None or not path.exists():
+        raise SystemExit(f"--ledger needs a checkout of the repository: {path} is missing")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(description=(description or "").splitlines()[0])
+    result.add_argument("--rounds", type=int, default=9, help="calls of each side, at least 7")
+    result.add_argument("--json", action="store_true", help="print the rows as one JSON list")
+    result.add_argument("--ledger", action="store_true", help="append the rows to the ledger")
+    return result

@@ -1,0 +1,110 @@
+"""Time the NF4 operations beside bitsandbytes' on the CPU, where it is installed.
+
+    python packages/ruda-blas/bench/nf4.py [--rounds 9] [--json | --ledger]
+
+A product is timed only after its result has passed the conformance criteria.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from measure import Rows, parser
+
+from ruda_blas import nf4
+from ruda_blas.nf4 import Nf4Layout, reference
+from ruda_runtime import Tensor, empty
+from ruda_runtime.conformance import check, numpy_dtype
+
+# Rows of x, out and in features.
+SHAPES = [(1, 1536, 576), (1, 4096, 4096), (32, 1536, 576), (512, 1536, 576), (512, 576, 1536)]
+SQUARE = 4096
+Run = Callable[[], Any]
+
+
+class Peer:
+    """bitsandbytes on the same weight: quantise, restore, forward, input gradient."""
+
+    name = "bitsandbytes"
+
+    def __init__(self, weight: np.ndarray) -> None:
+        import bitsandbytes
+        import torch
+
+        self.torch, self.bnb, self.functional = torch, bitsandbytes, bitsandbytes.functional
+        self.weight = torch.from_numpy(weight)
+        self.packed, self.state = self.functional.quantize_4bit(self.weight, quant_type="nf4")
+
+    def quantize(self) -> Any:
+        return self.functional.quantize_4bit(self.weight, quant_type="nf4")
+
+    def dequantize(self) -> Any:
+        return self.functional.dequantize_4bit(self.packed, self.state)
+
+    def forward(self, x: np.ndarray, dtype: str) -> Run:
+        given = self.torch.from_numpy(x.astype(np.float32)).to(getattr(self.torch, dtype))
+        with self.torch.no_grad():
+            return lambda: self.bnb.matmul_4bit(given, self.packed.t(), self.state)
+
+    def input_grad(self, x: np.ndarray, grad: np.ndarray, dtype: str) -> Run:
+        kind = getattr(self.torch, dtype)
+        given = self.torch.from_numpy(x.astype(np.float32)).to(kind).requires_grad_()
+        upper = self.torch.from_numpy(grad.astype(np.float32)).to(kind)
+        result = self.bnb.matmul_4bit(given, self.packed.t(), self.state)
+        return lambda: self.torch.autograd.grad(result, given, upper, retain_graph=True)
+
+
+def weight_of(rows: int, cols: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((rows, cols)).astype(np.float32)
+
+
+def peer_of(weight: np.ndarray) -> Peer | None:
+    return Peer(weight) if importlib.util.find_spec("bitsandbytes") is not None else None
+
+
+def conversions(rows: Rows) -> None:
+    dense = weight_of(SQUARE, SQUARE)
+    peer, weight, layout = peer_of(dense), Tensor.from_numpy(dense), Nf4Layout(SQUARE, SQUARE)
+    packed, scales = nf4.quantize(weight)
+    out, name, shape = empty((SQUARE, SQUARE)), peer.name if peer else "", f"{SQUARE}x{SQUARE}"
+    rows.add("nf4.quantize", shape, "float32", lambda: nf4.quantize(weight),
+             peer.quantize if peer else None, name)  # fmt: skip
+    rows.add("nf4.dequantize", shape, "float32",
+             lambda: nf4.dequantize(packed, scales, None, layout, out=out),
+             peer.dequantize if peer else None, name)  # fmt: skip
+
+
+def products(rows: Rows, dtype: str, m: int, n: int, k: int) -> None:
+    dense = weight_of(n, k)
+    peer, layout = peer_of(dense), Nf4Layout(n, k)
+    parts = (*nf4.quantize(Tensor.from_numpy(dense)), None, layout)
+    exact = reference.dequantize(parts[0].numpy(), parts[1].numpy(), (n, k), layout.block_size)
+    generator = np.random.default_rng(1)
+    x = generator.standard_normal((m, k)).astype(numpy_dtype(dtype))
+    grad = generator.standard_normal((m, n)).astype(numpy_dtype(dtype))
+    given, upper = Tensor.from_numpy(x), Tensor.from_numpy(grad)
+    y, dx, shape = empty((m, n), dtype), empty((m, k), dtype), f"{m}x{n}x{k}"
+    check(nf4.matmul(given, *parts, out=y).numpy(), reference.matmul(x, exact), dtype, name=shape)
+    check(nf4.input_grad(upper, *parts, out=dx).numpy(), reference.input_grad(grad, exact), dtype,
+          name=shape)  # fmt: skip
+    name = peer.name if peer else ""
+    rows.add("nf4.matmul", shape, dtype, lambda: nf4.matmul(given, *parts, out=y),
+             peer.forward(x, dtype) if peer else None, name)  # fmt: skip
+    rows.add("nf4.input_grad", shape, dtype, lambda: nf4.input_grad(upper, *parts, out=dx),
+             peer.input_grad(x, grad, dtype) if peer else None, name)  # fmt: skip
+
+
+def main() -> None:
+    rows = Rows(parser(__doc__).parse_args())
+    conversions(rows)
+    for dtype in ("float32", "bfloat16"):
+        for m, n, k in SHAPES:
+            products(rows, dtype, m, n, k)
+    rows.finish()
+
+
+if __name__ == "__main__":
+    main()
