@@ -87,6 +87,7 @@ def make_run(
     weight_decay=0.01,
     scheduler=True,
     max_grad_norm=1.0,
+    fused=None,
     collator=None,
     **options,
 ):
@@ -95,7 +96,10 @@ def make_run(
     torch.manual_seed(seed)
     model = make_model(device, rank, dropout)
     parameters = [value for value in model.parameters() if value.requires_grad]
-    optimizer = make_optimizer(parameters, device, lr=1e-2, weight_decay=weight_decay)
+    settings = {"lr": 1e-2, "weight_decay": weight_decay}
+    if device.type == "ruda" and fused is not False:
+        settings |= {"fused_step": True, "max_grad_norm": max_grad_norm}
+    optimizer = make_optimizer(parameters, device, **settings)
     data = TrainingBatches(
         make_rows() if rows is None else rows,
         collator or SFTCollator(pad_token_id=0),

@@ -50,6 +50,20 @@ def test_resumed_run_is_bit_equal(kit, device, tmp_path, stop):
     assert len({result.loss for result in results}) == 8
 
 
+def test_unfused_optimizer_of_ruda_is_bit_equal_too(kit, tmp_path):
+    import ruda_torch  # noqa: F401 - registers the device
+
+    results = same_run(kit, "ruda:0", tmp_path, 4, fused=False)
+    fused = train(kit.make_run("ruda:0"), 8)
+    for one, other in zip(results, fused):
+        assert one.loss == pytest.approx(other.loss, rel=1e-4)
+        assert one.grad_norm == pytest.approx(other.grad_norm, rel=1e-3)
+    with pytest.raises(
+        CheckpointError, match=r"optimizer.fused_step: checkpoint False, this run T"
+    ):
+        kit.make_run("ruda:0").resume(tmp_path)
+
+
 def test_dropout_makes_the_random_state_matter(kit, tmp_path):
     # shows that the test above can fail: the same weights and rows, another random state
     first = kit.make_run()

@@ -106,6 +106,25 @@ def test_an_optimizer_that_clips_itself_is_believed(kit):
         SFTTrainer(model, SelfClipping(trained, 0.1, 2.0), "b", {}, max_grad_norm=1.0)
 
 
+def test_ruda_adamw_clips_in_its_own_step(kit):
+    import ruda_torch  # noqa: F401 - registers the device
+
+    options = {"dropout": 0.0, "max_grad_norm": 0.1}
+    fused, unfused = (kit.make_run("ruda:0", fused=value, **options) for value in (True, False))
+    assert fused._update.fused and not unfused._update.fused
+    results = [trainer.train_step(trainer.data.next_window()) for trainer in (fused, unfused)]
+    assert results[0].grad_norm == pytest.approx(results[1].grad_norm, rel=1e-5)
+    assert fused.optimizer.last_clip_coef == pytest.approx(0.1 / results[0].grad_norm, rel=1e-4)
+    for trainer in (fused, unfused):
+        before = kit.weights(trainer)
+        model = trainer.model
+        model.forward = lambda model=model, **batch: type(model).forward(model, **batch) / 0
+        result = trainer.train_step(trainer.data.next_window())
+        assert result.skipped and trainer.scheduler.steps == 1
+        after = kit.weights(trainer)
+        assert all(torch.equal(before[name], after[name]) for name in before)
+
+
 def test_scaler_that_cannot_unscale_needs_fused_clipping(kit):
     class Scaler:
         def get_scale(self):

@@ -147,7 +147,10 @@ def optimizer_options(optimizer: torch.optim.Optimizer, scheduled: bool) -> dict
     """
     left_out = {"params", "lr" if scheduled else "initial_lr"}
     package = type(optimizer).__module__.partition(".")[0]
-    options: dict[str, Any] = {"class": f"{package}.{type(optimizer).__name__}"}
+    options: dict[str, Any] = {
+        "class": f"{package}.{type(optimizer).__name__}",
+        "fused_step": bool(getattr(optimizer, "fused_step", False)),
+    }
     for number, group in enumerate(optimizer.param_groups):
         options[f"group {number}"] = {
             key: plain(value) for key, value in group.items() if key not in left_out
@@ -160,8 +163,10 @@ def option_differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> li
 
     A setting that only one side knows came or went with a version of torch, and is left out.
     """
-    found = differences(theirs.get("class"), ours["class"], "optimizer.class")
-    for name in (name for name in ours if name in theirs and name != "class"):
+    found = []
+    for name in ("class", "fused_step"):
+        found += differences(theirs.get(name), ours[name], f"optimizer.{name}")
+    for name in (name for name in ours if name.startswith("group ") and name in theirs):
         shared = [key for key in ours[name] if key in theirs[name]]
         for key in shared:
             found += differences(theirs[name][key], ours[name][key], f"optimizer.{name}.{key}")
