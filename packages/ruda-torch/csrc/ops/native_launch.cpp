@@ -4,13 +4,21 @@
 
 namespace ruda_torch {
 
-void Kernel::launch(const void* arguments) const {
-  const ruda_kernel* kernel = api()->find_kernel(name_);
+const ruda_kernel* Kernel::find() const {
+  const ruda_kernel* kernel = found_.load(std::memory_order_acquire);
+  if (kernel != nullptr) return kernel;
+  kernel = api()->find_kernel(name_);
   TORCH_CHECK_NOT_IMPLEMENTED(kernel != nullptr, "[", name_, "] no package has registered this "
                               "kernel for the host target; import ruda_torch, which imports them");
   TORCH_CHECK(kernel->layout == layout_, "[", name_, "] ", kernel->package, " was built with "
               "another layout of the arguments than ruda-torch; install packages of one ABI: pip "
               "install --upgrade ", kernel->package, " ruda-torch");
+  found_.store(kernel, std::memory_order_release);
+  return kernel;
+}
+
+void Kernel::launch(const void* arguments) const {
+  const ruda_kernel* kernel = find();
   ruda_error error;
   error.code = RUDA_OK;
   error.message[0] = 0;

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <ruda/abi.h>
 
+#include <atomic>
 #include <deque>
 #include <optional>
 
@@ -21,8 +22,12 @@ class Kernel {
   void launch(const void* arguments) const;
 
  private:
+  const ruda_kernel* find() const;
+
   const char* name_;
   uint64_t layout_;
+  // A registered kernel stays for the life of the process; threads may both look it up once.
+  mutable std::atomic<const ruda_kernel*> found_{nullptr};
 };
 
 // Views that stay valid while this object and the tensors live. The first tensor sets the device.
