@@ -25,7 +25,7 @@ void drop_owner(void* context) {
 }
 
 c10::DataPtr borrow(const c10::Storage& owner, c10::Device device) {
-  void* memory = const_cast<void*>(owner.data());
+  void* memory = owner.mutable_data();  // a copy-on-write storage gets memory of its own here
   auto reference = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(owner.unsafeGetStorageImpl());
   return {memory, reference.release(), &drop_owner, device};
 }

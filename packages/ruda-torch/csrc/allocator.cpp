@@ -20,14 +20,30 @@ namespace {
 
 const c10::Device kDevice(kRuda, 0);
 
-// Bytes handed out through this module since the process started (the pool keeps no such sum).
-std::atomic<int64_t> g_handed_out{0};
+// What the pool does not keep: sums since the process started, and the blocks that tensors hold.
+std::atomic<int64_t> g_bytes{0};
+std::atomic<int64_t> g_blocks{0};
+std::atomic<int64_t> g_live_blocks{0};
+std::atomic<int64_t> g_peak_live_blocks{0};
 
-void report(void* pointer, int64_t nbytes) {
+void count_block(size_t nbytes) {
+  g_bytes.fetch_add(static_cast<int64_t>(nbytes), std::memory_order_relaxed);
+  g_blocks.fetch_add(1, std::memory_order_relaxed);
+  const int64_t live = g_live_blocks.fetch_add(1, std::memory_order_relaxed) + 1;
+  int64_t peak = g_peak_live_blocks.load(std::memory_order_relaxed);
+  while (live > peak && !g_peak_live_blocks.compare_exchange_weak(peak, live)) {
+  }
+}
+
+// Tells the profiler of a block taken (sign 1) or given back (-1), with the size of the block: the
+// pool does not tell what was asked for when a block comes back.
+void report(void* pointer, int64_t sign) {
   if (!c10::memoryProfilingEnabled()) return;
   ruda_memory_stats stats;
   api()->memory_stats(&stats);
-  c10::reportMemoryUsageToProfiler(pointer, nbytes, stats.allocated, stats.reserved, kDevice);
+  const auto nbytes = static_cast<int64_t>(api()->usable_size(pointer));
+  c10::reportMemoryUsageToProfiler(pointer, sign * nbytes, stats.allocated, stats.reserved,
+                                   kDevice);
 }
 
 // A number of bytes in a file of the kernel's, or the largest number for "max" or no file.
@@ -117,14 +133,15 @@ class RudaAllocator final : public c10::DeviceAllocator {
       stat[all].allocated = sum;
       stat[all].freed = std::max<int64_t>(0, sum - current);
     };
-    const int64_t bytes = g_handed_out.load() - base_.handed_out;
-    const int64_t blocks = now.allocations - base_.allocations;
+    const int64_t bytes = g_bytes.load() - base_.bytes;
+    const int64_t blocks = g_blocks.load() - base_.blocks;
+    const int64_t live = g_live_blocks.load();
     const int64_t segments = now.system_allocations - base_.system_allocations;
     fill(stats.allocated_bytes, now.allocated, now.peak_allocated, bytes);
     fill(stats.requested_bytes, now.allocated, now.peak_allocated, bytes);
     fill(stats.active_bytes, now.allocated, now.peak_allocated, bytes);
-    fill(stats.allocation, now.count, now.count, blocks);
-    fill(stats.active, now.count, now.count, blocks);
+    fill(stats.allocation, live, g_peak_live_blocks.load(), blocks);
+    fill(stats.active, live, g_peak_live_blocks.load(), blocks);
     stats.reserved_bytes[all].current = now.reserved;
     stats.reserved_bytes[all].peak = std::max(now.reserved, now.peak_reserved);
     stats.num_device_alloc = segments;
@@ -136,12 +153,13 @@ class RudaAllocator final : public c10::DeviceAllocator {
     check_index(device);
     ruda_memory_stats now;
     api()->memory_stats(&now);
-    base_ = {g_handed_out.load(), now.allocations, now.system_allocations, now.out_of_memory};
+    base_ = {g_bytes.load(), g_blocks.load(), now.system_allocations, now.out_of_memory};
   }
 
   void resetPeakStats(c10::DeviceIndex device) override {
     check_index(device);
     api()->reset_peak_memory_stats();
+    g_peak_live_blocks.store(g_live_blocks.load());
   }
 
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
@@ -157,8 +175,8 @@ class RudaAllocator final : public c10::DeviceAllocator {
 
   // The accumulated numbers at the last reset.
   struct {
-    int64_t handed_out = 0;
-    int64_t allocations = 0;
+    int64_t bytes = 0;
+    int64_t blocks = 0;
     int64_t system_allocations = 0;
     int64_t out_of_memory = 0;
   } base_;
@@ -185,16 +203,15 @@ void* pool_allocate(size_t nbytes) {
                                      stats.reserved, kDevice);
     check(error.code == RUDA_OK ? RUDA_ERROR_MEMORY : error.code, error);
   }
-  g_handed_out.fetch_add(static_cast<int64_t>(nbytes), std::memory_order_relaxed);
-  report(pointer, static_cast<int64_t>(nbytes));
+  count_block(nbytes);
+  report(pointer, 1);
   return pointer;
 }
 
 void pool_release(void* pointer) {
   if (pointer == nullptr) return;
-  if (c10::memoryProfilingEnabled()) {
-    report(pointer, -static_cast<int64_t>(api()->usable_size(pointer)));
-  }
+  report(pointer, -1);
+  g_live_blocks.fetch_sub(1, std::memory_order_relaxed);
   api()->release(pointer);
 }
 

@@ -124,6 +124,14 @@ def test_views_see_the_new_memory_of_a_resized_base() -> None:
     assert view.tolist() == [9.0, 2.0]
 
 
+def test_lazy_clones_are_written_apart() -> None:
+    there = torch.arange(3.0).to("ruda")
+    lazy = torch._lazy_clone(there)
+    lazy.copy_(torch.zeros(3))
+    assert there.tolist() == [0.0, 1.0, 2.0]
+    assert lazy.tolist() == [0.0, 0.0, 0.0]
+
+
 def test_cpu_programs_keep_their_allocator() -> None:
     before = allocated()
     assert not testing.is_pool_memory(torch.ones(1000))
