@@ -79,6 +79,7 @@ void add_testing(py::module_ parent) {
                                 const PhiloxRange range = reserve_random(generator, count);
                                 return std::pair(range.seed, range.offset);
                               }));
+  m.def("serve_boxed", torch::wrap_pybind_function(&serve_boxed));
 }
 
 }  // namespace

@@ -80,11 +80,12 @@ Plan plan_of(const c10::FunctionSchema& schema) {
     if (result.alias_info() != nullptr) {
       for (uint32_t i = 0; i < plan.argument_count; ++i) {
         const auto* info = schema.arguments()[i].alias_info();
-        if (info != nullptr && info->beforeSets() == result.alias_info()->beforeSets()) {
+        if (info != nullptr && info->isWrite() &&
+            info->beforeSets() == result.alias_info()->beforeSets()) {
           source = static_cast<int32_t>(i);
         }
       }
-      TORCH_INTERNAL_ASSERT(source >= 0, schema, " returns a view");
+      TORCH_CHECK(source >= 0, "[ruda] ", schema, " returns a view: views have their own kernels");
     }
     plan.results.push_back({kind.value_or(Kind::Device), source});
     plan.plain_results = plan.plain_results && kind == Kind::Tensor && source < 0;
@@ -236,6 +237,17 @@ std::vector<std::string> host_operators() {
   std::vector<std::string> names;
   for (const Listed& listed : kListed) names.emplace_back(listed.name);
   return names;
+}
+
+void serve_boxed(const std::string& name, bool cpu_scalars) {
+  static auto* libraries = new std::vector<torch::Library>();
+  const size_t colons = name.find("::");
+  TORCH_CHECK_VALUE(colons != std::string::npos, "operator: got ", name, ", wanted library::name");
+  const auto op = find_operator(name);
+  libraries->emplace_back(torch::Library::IMPL, name.substr(0, colons),
+                          c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  libraries->back().impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(
+                                           std::make_unique<Boxed>(op.schema(), cpu_scalars)));
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {

@@ -33,4 +33,8 @@ class BoxedOperator {
 // The operators of the explicit list, without "aten::".
 std::vector<std::string> host_operators();
 
+// Serves one more operator ("library::name.overload") by the boxed kernel, for the life of the
+// process. For tests of its rules.
+void serve_boxed(const std::string& name, bool cpu_scalars);
+
 }  // namespace ruda_torch
