@@ -8,7 +8,7 @@ import pytest
 import ruda_dnn
 import ruda_runtime
 from ruda_dnn.loss import reference
-from ruda_runtime import Tensor
+from ruda_runtime import Tensor, conformance
 
 from ..support import (
     DTYPES,
@@ -196,3 +196,20 @@ def test_errors() -> None:
         call(hidden, head, target, to_tensor(np.ones(4), "float32"))
     with pytest.raises(ruda_dnn.LossError, match="token_chunk: got -1"):
         call(hidden, head, target, token_chunk=-1)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_labels_at_the_edges_of_head_tiles(dtype: str) -> None:
+    """A 16-bit head of this width is widened 499 classes at a time."""
+    given = Case("edges", 6, 4200, 1200).inputs(np.random.default_rng(4))
+    edges = [0, 498, 499, 997, 998, 1199]
+    given["target"][:] = edges
+    result, wanted = run(given, dtype, gradients=ALL), expected(given, dtype)
+    check(result.loss, np.asarray(wanted.loss), "float32")
+    check(result.dhidden, wanted.dhidden, "float32", long_reduction=True)
+    # The targets' rows are a thousand times larger than the others: each kind by itself.
+    others = np.setdiff1d(np.arange(1200), edges)
+    for classes in (edges, others):
+        conformance.check(
+            result.dhead.numpy()[classes], wanted.dhead[classes], "float32", long_reduction=True
+        )

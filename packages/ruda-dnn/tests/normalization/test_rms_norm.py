@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import ruda_dnn
+import ruda_runtime
 from ruda_dnn.normalization import reference
 
 from ..support import (
@@ -116,3 +117,22 @@ def test_any_number_of_parts_sums_the_same_rows(parts: int) -> None:
         "float32",
         long_reduction=True,
     )
+
+
+def test_select_allocates_only_what_is_asked_for() -> None:
+    rows, width = 4096, 64
+    x, grad = (to_tensor(np.ones((rows, width)), "float32") for _ in range(2))
+    weight = to_tensor(np.ones(width), "float32")
+    _, rstd = ruda_dnn.rms_norm_with_stats(x, weight)
+
+    def peak(mask: tuple[bool, bool]) -> int:
+        ruda_runtime.reset_peak_memory_stats()
+        before = ruda_runtime.memory_stats()["allocated"]
+        result = ruda_dnn.rms_norm_backward_select(x, weight, grad, rstd, mask)
+        assert [tensor is not None for tensor in result] == list(mask)
+        return ruda_runtime.memory_stats()["peak_allocated"] - before
+
+    parts = 128 * width * 4  # the float32 partial sums, bounded whatever the row count
+    assert peak((False, False)) == 0
+    assert peak((True, False)) == x.nbytes
+    assert weight.nbytes + parts <= peak((False, True)) < weight.nbytes + 2 * parts
