@@ -65,5 +65,7 @@ def append(
             operation, shape, dtype, f"{ours:.4g}", f"{peer:.4g}", unit, peer_name, f"{value:.3f}",
             limit, f"{share:.3f}", machine(), packages, datetime.date.today().isoformat(),
         ])  # fmt: skip
-    print(f"{operation:28} {shape:24} {dtype:9} ours {ours:10.4g} {peer_name} {peer:10.4g} {unit} "
-          f"ratio {value:.3f} share {share:.2f}")
+    print(
+        f"{operation:28} {shape:24} {dtype:9} ours {ours:10.4g} {peer_name} {peer:10.4g} {unit} "
+        f"ratio {value:.3f} share {share:.2f}"
+    )

@@ -109,6 +109,62 @@ def peft_step(tokens: int, quantized: bool, checkpointing: bool) -> tuple[Step, 
     return step, load
 
 
+def ruda_step(tokens: int, checkpointing: bool) -> tuple[Step, Callable[[], None]]:
+    """ruda_finetune on ruda:0, the base NF4: what `ruda-finetune train` runs."""
+    import ruda_torch
+    from ruda_finetune import CausalLMFinetuner, SFTTrainer, fuse_model, inject_lora, load_model
+
+    trainer = ids = None
+
+    def load() -> None:
+        nonlocal trainer, ids
+        model = load_model(model_file(), quantize="nf4", device="ruda:0").model
+        fuse_model(model)
+        inject_lora(model, "all-linear", rank=RANK, alpha=RANK)
+        optimizer = ruda_torch.AdamW(
+            [p for p in model.parameters() if p.requires_grad],
+            lr=1e-4, weight_decay=0.0, fused_step=True, max_grad_norm=1.0,
+        )  # fmt: skip
+        finetuner = CausalLMFinetuner.from_model(model, activation_checkpointing=checkpointing)
+        trainer = SFTTrainer(finetuner, optimizer, "bench", {}, max_grad_norm=1.0)
+        ids = batch(tokens, model.config.vocab_size)
+
+    def step() -> float:
+        return trainer.train_step([{"input_ids": ids, "labels": ids}]).loss
+
+    return step, load
+
+
+def true_flops(tokens: int, checkpointing: bool) -> float:
+    """Multiplications and additions of one step of SmolLM2-135M, nothing counted twice."""
+    base, lora, hidden, vocabulary, layers, heads_width = (
+        106_168_320,
+        4_884_480,
+        576,
+        49_152,
+        30,
+        576,
+    )
+    forward = 2.0 * tokens * (base + lora) + layers * 2.0 * tokens * tokens * heads_width
+    backward = 2.0 * tokens * (base + 2 * lora) + layers * 5.0 * tokens * tokens * heads_width
+    head = 2 * 2.0 * (tokens - 1) * hidden * vocabulary  # logits and the hidden states' gradient
+    return forward * (2 if checkpointing else 1) + backward + head
+
+
+def gemm_rate() -> float:
+    """FLOP/s of ruda:0's float32 GEMM, best of seven, in this process."""
+    import torch
+
+    a = torch.randn(512, 2048, device="ruda:0")
+    b = torch.randn(2048, 2048, device="ruda:0")
+    best = float("inf")
+    for _ in range(9):
+        started = time.perf_counter()
+        a @ b
+        best = min(best, time.perf_counter() - started)
+    return 2 * 512 * 2048 * 2048 / best
+
+
 def batch(tokens: int, vocabulary: int) -> object:
     """The same token ids for every tool."""
     import torch
@@ -117,6 +173,7 @@ def batch(tokens: int, vocabulary: int) -> object:
 
 
 TOOLS = {
+    "ruda": lambda a: ruda_step(a.tokens, a.checkpointing),
     "peft+bitsandbytes": lambda a: peft_step(a.tokens, True, a.checkpointing),
     "peft": lambda a: peft_step(a.tokens, False, a.checkpointing),
 }
@@ -124,7 +181,7 @@ TOOLS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tool", choices=[*TOOLS, "ruda"], required=True)
+    parser.add_argument("--tool", choices=[*TOOLS], required=True)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--checkpointing", action="store_true")
@@ -141,13 +198,19 @@ def main() -> None:
         losses.append(step())
         times.append((time.perf_counter() - started) * 1e3)
     measured = times[2:]  # two warm-up steps
+    peak = memory.finish()
+    share = 0.0
+    if arguments.tool == "ruda":
+        flops = true_flops(arguments.tokens, arguments.checkpointing)
+        share = flops / (statistics.median(measured) / 1e3) / gemm_rate()
     print(json.dumps({
         "tool": arguments.tool,
         "step_ms": statistics.median(measured),
         "all_ms": measured,
         "tokens_per_s": arguments.tokens / statistics.median(measured) * 1e3,
         "load_s": loaded,
-        "peak_bytes": memory.finish(),
+        "peak_bytes": peak,
+        "flop_share": share,
         "losses": losses,
     }))  # fmt: skip
 
