@@ -24,5 +24,4 @@ class RequirementsHook(MetadataHookInterface):
         metadata["dependencies"] = [
             f"torch=={minor}.*",
             *(f"{name}{SIBLING_VERSIONS}" for name in SIBLINGS),
-            "numpy>=1.26",
         ]
