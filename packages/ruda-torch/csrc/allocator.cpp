@@ -8,11 +8,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <limits>
-#include <string>
+#include <functional>
+#include <utility>
 
 namespace ruda_torch {
 
@@ -46,49 +44,7 @@ void report(void* pointer, int64_t sign) {
                                    kDevice);
 }
 
-// A number of bytes in a file of the kernel's, or the largest number for "max" or no file.
-size_t bytes_in_file(const char* path) {
-  std::ifstream file(path);
-  size_t value = 0;
-  return file >> value ? value : std::numeric_limits<size_t>::max();
-}
-
-// What RUDA_MEMORY_LIMIT leaves the pool; ruda-runtime has checked the variable.
-size_t pool_limit() {
-  const char* text = std::getenv("RUDA_MEMORY_LIMIT");
-  if (text == nullptr || *text == '\0') return std::numeric_limits<size_t>::max();
-  return std::strtoull(text, nullptr, 10);
-}
-
-// Free and total bytes: the machine's, the control group's or the pool's limit, the least.
-std::pair<size_t, size_t> host_memory() {
-  size_t total = 0;
-  size_t available = 0;
-  std::ifstream file("/proc/meminfo");
-  std::string name;
-  size_t kib = 0;
-  std::string unit;
-  while (file >> name >> kib) {
-    std::getline(file, unit);
-    if (name == "MemTotal:") total = kib * 1024;
-    if (name == "MemAvailable:") available = kib * 1024;
-  }
-  const size_t limit = bytes_in_file("/sys/fs/cgroup/memory.max");
-  const size_t used = bytes_in_file("/sys/fs/cgroup/memory.current");
-  if (limit < total) {
-    total = limit;
-    available = std::min(available, used < limit ? limit - used : size_t{0});
-  }
-  const size_t pool = pool_limit();
-  if (pool < total) {
-    ruda_memory_stats stats;
-    api()->memory_stats(&stats);
-    const auto held = static_cast<size_t>(stats.reserved);
-    total = pool;
-    available = std::min(available, held < pool ? pool - held : size_t{0});
-  }
-  return {available, total};
-}
+std::function<std::pair<size_t, size_t>()> g_memory_info;
 
 class RudaAllocator final : public c10::DeviceAllocator {
  public:
@@ -164,7 +120,7 @@ class RudaAllocator final : public c10::DeviceAllocator {
 
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
     check_index(device);
-    return host_memory();
+    return g_memory_info();
   }
 
  private:
@@ -183,6 +139,10 @@ class RudaAllocator final : public c10::DeviceAllocator {
 };
 
 }  // namespace
+
+void on_memory_info(std::function<std::pair<size_t, size_t>()> query) {
+  g_memory_info = std::move(query);
+}
 
 c10::DeviceAllocator* ruda_allocator() {
   static auto* instance = new RudaAllocator();  // storages outlive static destructors

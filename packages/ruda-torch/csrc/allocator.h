@@ -5,10 +5,16 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Storage.h>
 
+#include <functional>
+#include <utility>
+
 namespace ruda_torch {
 
 // The one allocator of `ruda` storages (static lifetime).
 c10::DeviceAllocator* ruda_allocator();
+
+// How to learn the device's free and total bytes. Once, at import.
+void on_memory_info(std::function<std::pair<size_t, size_t>()> query);
 
 // Takes a block of the pool; throws torch.OutOfMemoryError with the sizes. 0 bytes give null.
 void* pool_allocate(size_t nbytes);

@@ -15,9 +15,11 @@ namespace {
 class RudaHooks final : public at::PrivateUse1HooksInterface {
  public:
   bool isBuilt() const override { return true; }
-  bool isAvailable() const override { return true; }  // the host target needs no device
+  bool isAvailable() const override { return !in_bad_fork(); }  // the host target needs no device
   bool hasPrimaryContext(c10::DeviceIndex) const override { return is_initialized(); }
-  void init() const override { ensure_usable(); }
+  // Pinning memory calls this in programs that never use the device: nothing to do before the first
+  // tensor, which takes the device into use itself.
+  void init() const override {}
 
   c10::DeviceIndex deviceCount() const override { return 1; }
   c10::DeviceIndex getCurrentDevice() const override { return 0; }

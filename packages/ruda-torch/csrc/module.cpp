@@ -26,8 +26,9 @@ namespace ruda_torch {
 
 namespace {
 
-// `first_use` is called once, before the device's first use: it settles the target.
-void attach(const py::object& capsule, py::function first_use) {
+// `first_use` is called before the device's first use: it settles the target. `memory_info` gives the
+// device's free and total bytes.
+void attach(const py::object& capsule, py::function first_use, py::function memory_info) {
   static bool attached = false;
   if (attached) return;
   auto* table = static_cast<const ruda_api*>(
@@ -45,6 +46,11 @@ void attach(const py::object& capsule, py::function first_use) {
   on_first_use([call = new py::function(std::move(first_use))] {
     const py::gil_scoped_acquire gil;
     (*call)();
+  });
+  // The functions are never freed: the device may be used while the interpreter shuts down.
+  on_memory_info([call = new py::function(std::move(memory_info))] {
+    const py::gil_scoped_acquire gil;
+    return (*call)().cast<std::pair<size_t, size_t>>();
   });
   attached = true;
 }

@@ -3,7 +3,6 @@
 #include <c10/util/Exception.h>
 #include <pthread.h>
 
-#include <mutex>
 #include <utility>
 
 namespace ruda_torch {
@@ -24,10 +23,9 @@ void initialize_slow() {
               "use in the forked child, wanted one in a fresh process; start workers with the "
               "'spawn' method (multiprocessing.set_start_method('spawn')) or use the device only "
               "in the child");
-  static std::mutex mutex;
-  const std::lock_guard<std::mutex> lock(mutex);
-  if (is_initialized()) return;
-  if (g_first_use) std::exchange(g_first_use, nullptr)();
+  // Without a lock: the action takes the interpreter's lock, which a waiting thread may hold. Threads
+  // that come here together run it each.
+  if (g_first_use) g_first_use();
   g_initialized.store(true, std::memory_order_relaxed);
 }
 

@@ -22,7 +22,8 @@ inline void ensure_usable() {
   if (!is_initialized() || in_bad_fork()) initialize_slow();
 }
 
-// What to do once, before the first use. An exception of it leaves the device unused.
+// What to do before the first use; harmless when repeated. An exception of it leaves the device
+// unused.
 void on_first_use(std::function<void()> action);
 
 // Installs the fork handler. Once, at import.

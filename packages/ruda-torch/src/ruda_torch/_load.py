@@ -11,8 +11,9 @@ import importlib.util
 import sys
 from types import ModuleType
 
-import ruda_runtime
 import torch
+
+import ruda_runtime
 
 from . import _abi, _settings
 from ._version import __version__
@@ -70,13 +71,18 @@ def _check_native(native: ModuleType) -> None:
     )
 
 
+def _memory_info() -> tuple[int, int]:
+    device = ruda_runtime.devices()[0]
+    return device.memory_free, device.memory_total
+
+
 _settings.check_async()
 _settings.check_target()
 _check_torch()
 _check_other_backends()
 native = _open()
 _check_native(native)
-native.attach(ruda_runtime._native.api, ruda_runtime.devices)
+native.attach(ruda_runtime._native.api, ruda_runtime.devices, _memory_info)
 
 from . import _registration  # noqa: E402
 

@@ -193,10 +193,14 @@ def test_the_import_starts_no_thread_and_uses_no_device() -> None:
         before = len(os.listdir("/proc/self/task"))
         import ruda_torch
         print(len(os.listdir("/proc/self/task")) - before, torch.ruda._initialized)
+        torch.empty(3, pin_memory=True).pin_memory()
+        torch.manual_seed(1)
+        torch.ones(2, requires_grad=True).sum().backward()
+        print(torch.ruda._initialized)
         torch.empty(1, device="ruda")
         print(torch.ruda._initialized)
         """
-    ) == ["0 False", "True"]
+    ) == ["0 False", "False", "True"]
 
 
 def test_forks_before_and_after_the_first_use() -> None:
@@ -239,3 +243,21 @@ def test_spawned_workers_use_the_device() -> None:
         main()
         """
     ) == ["4.0"]
+
+
+def test_threads_that_use_the_device_first_at_the_same_time() -> None:
+    assert lines(
+        """
+        import threading, torch, ruda_torch
+        barrier = threading.Barrier(8)
+        results = []
+        def work():
+            barrier.wait()
+            torch.ruda.init()
+            results.append(torch.ones(3, device="ruda").sum().item())
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join(30)
+        print(results == [3.0] * 8)
+        """
+    ) == ["True"]

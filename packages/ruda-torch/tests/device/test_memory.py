@@ -48,8 +48,9 @@ def test_accumulated_statistics() -> None:
     torch.empty(500, device=DEVICE)
     stats = ruda_torch.memory_stats()
     assert stats["allocated_bytes.all.allocated"] == 3000
-    assert stats["allocated_bytes.all.freed"] == stats["allocated_bytes.all.allocated"] - (
-        stats["allocated_bytes.all.current"]
+    assert (
+        stats["allocated_bytes.all.freed"]
+        == stats["allocated_bytes.all.allocated"] - (stats["allocated_bytes.all.current"])
     )
     assert stats["allocation.all.allocated"] == 2
     del held
