@@ -6,7 +6,7 @@
 The list is read from the operator declarations inside the installed torch wheel: every overload
 that has a kernel of its own for CPU, and the composite ones in COMPOSITES that are worth one
 dispatch instead of several. Never listed: views, random operators, operators with a
-composite-implicit kernel, operators with a kernel of our own (OWN) and storage-layout families
+composite-implicit kernel, operators with a kernel elsewhere (ELSEWHERE) and storage-layout families
 that a dense device has no use for (REFUSED). An operator that is in no list raises
 NotImplementedError on the device.
 """
@@ -50,12 +50,13 @@ REFUSED = [
     r"empty",
     r"empty_strided",
     r"from_file",
-    r"narrow_copy",  # the kernel for all other devices has the better checks
     r"_efficientzerotensor",
 ]
 
-# Kernels of ruda-torch's own: the device core, matrix products, recurrent cells.
-OWN = {
+# Served elsewhere: kernels of ruda-torch's own (the device core, matrix products), and a composite
+# kernel with better checks than the CPU's.
+ELSEWHERE = {
+    "narrow_copy",
     "_local_scalar_dense",
     "mm",
     "mm.out",
@@ -178,7 +179,7 @@ def host_operators() -> list[tuple[str, bool]]:
     for function in functions:
         name = str(function.func.name)
         base = name.split(".")[0]
-        if is_view(function) or is_random(function) or name in OWN or _matches(REFUSED, base):
+        if is_view(function) or is_random(function) or name in ELSEWHERE or _matches(REFUSED, base):
             continue
         if function.has_composite_implicit_autograd_kernel:
             continue

@@ -1,8 +1,10 @@
 // Matrix products through ruda-blas ("gemm.matmul"), which takes any strides.
 //
-// The rule: float32, float16 and bfloat16 go to ruda-blas when both operands have that dtype and fit,
-// because it multiplies half types in float32 panels where ATen's CPU products of half types run at a
-// fraction of the float32 rate. Everything else, errors included, is ATen's through the boxed kernel.
+// The rule: float32, float16 and bfloat16 go to ruda-blas when both operands have that dtype and fit.
+// It multiplies half types in float32 panels, where ATen's products of half types run at a fraction of
+// the float32 rate; the exception is bfloat16 on CPUs with instructions for it (AVX512-BF16), where
+// ATen's is the faster one for products of 2^24 multiplications and more. Everything else, errors
+// included, is ATen's through the boxed kernel.
 
 #include "boxed.h"
 #include "host_call.h"
@@ -31,13 +33,25 @@ bool plain(const Tensor& tensor, int64_t dim) {
          !tensor.is_neg();
 }
 
+// ATen has bfloat16 instructions to use, and enough work to gain by them.
+bool better_in_aten(const Tensor& a, const Tensor& b) {
+#if defined(__x86_64__)
+  static const bool native = __builtin_cpu_supports("avx512bf16") != 0;
+  constexpr double kEnough = 1 << 24;
+  return native && a.scalar_type() == at::kBFloat16 &&
+         static_cast<double>(a.numel()) * static_cast<double>(b.size(-1)) >= kEnough;
+#else
+  return false;
+#endif
+}
+
 // [M, K] @ [K, N] or the same with one batch dimension, in a dtype of ruda-blas.
 bool fits(const Tensor& a, const Tensor& b, int64_t dim) {
   const auto type = a.scalar_type();
   return plain(a, dim) && plain(b, dim) && b.scalar_type() == type &&
          (type == at::kFloat || type == at::kHalf || type == at::kBFloat16) &&
          a.size(-1) == b.size(-2) && a.size(-1) != 0 && a.size(-2) != 0 && b.size(-1) != 0 &&
-         (dim == 2 || (a.size(0) == b.size(0) && a.size(0) != 0));
+         (dim == 2 || (a.size(0) == b.size(0) && a.size(0) != 0)) && !better_in_aten(a, b);
 }
 
 std::array<int64_t, 3> product_sizes(const Tensor& a, const Tensor& b) {
@@ -51,11 +65,15 @@ bool has_product_sizes(const Tensor& out, const Tensor& a, const Tensor& b) {
   return a.dim() == 2 || out.size(0) == a.size(0);
 }
 
-// `out` can be written while the operands are read.
-bool writable(const Tensor& out, const Tensor& a, const Tensor& b) {
+// A tensor of the product's sizes and dtype: it takes the result without being resized.
+bool takes_product(const Tensor& out, const Tensor& a, const Tensor& b) {
   return plain(out, a.dim()) && out.scalar_type() == a.scalar_type() &&
-         has_product_sizes(out, a, b) && out.is_non_overlapping_and_dense() &&
-         !out.is_alias_of(a) && !out.is_alias_of(b);
+         has_product_sizes(out, a, b);
+}
+
+// It can be written while the operands are read, element by element.
+bool apart(const Tensor& out, const Tensor& a, const Tensor& b) {
+  return out.is_non_overlapping_and_dense() && !out.is_alias_of(a) && !out.is_alias_of(b);
 }
 
 Tensor new_product(const Tensor& a, const Tensor& b) {
@@ -79,6 +97,16 @@ void gemm(const Tensor& a, const Tensor& b, const Tensor* bias, const Tensor& ou
   kGemm.launch(&args);
 }
 
+void product_into(const Tensor& a, const Tensor& b, Tensor& out) {
+  if (apart(out, a, b)) {
+    gemm(a, b, nullptr, out, 1.0, 0.0);
+    return;
+  }
+  const Tensor product = new_product(a, b);
+  gemm(a, b, nullptr, product, 1.0, 0.0);
+  out.copy_(product);
+}
+
 // ---- mm, bmm ------------------------------------------------------------------------------------
 
 Tensor mm(const Tensor& a, const Tensor& b) {
@@ -91,10 +119,10 @@ Tensor mm(const Tensor& a, const Tensor& b) {
 
 Tensor& mm_out(const Tensor& a, const Tensor& b, Tensor& out) {
   static const BoxedOperator rest("aten::mm.out");
-  if (!fits(a, b, 2) || !writable(out, a, b)) {
+  if (!fits(a, b, 2) || !takes_product(out, a, b)) {
     return rest.call<Tensor&, const Tensor&, const Tensor&, Tensor&>(a, b, out);
   }
-  gemm(a, b, nullptr, out, 1.0, 0.0);
+  product_into(a, b, out);
   return out;
 }
 
@@ -108,10 +136,10 @@ Tensor bmm(const Tensor& a, const Tensor& b) {
 
 Tensor& bmm_out(const Tensor& a, const Tensor& b, Tensor& out) {
   static const BoxedOperator rest("aten::bmm.out");
-  if (!fits(a, b, 3) || !writable(out, a, b)) {
+  if (!fits(a, b, 3) || !takes_product(out, a, b)) {
     return rest.call<Tensor&, const Tensor&, const Tensor&, Tensor&>(a, b, out);
   }
-  gemm(a, b, nullptr, out, 1.0, 0.0);
+  product_into(a, b, out);
   return out;
 }
 
@@ -137,9 +165,15 @@ bool affine_fits(const Tensor& self, const Tensor& a, const Tensor& b, const Sca
   return fits(a, b, dim) && is_real(beta) && is_real(alpha) && expands(self, a, b);
 }
 
-// out = beta * self + alpha * a @ b for an `out` that shares no memory with the operands.
+// out = beta * self + alpha * a @ b; `out` may be `self`.
 void affine(const Tensor& self, const Tensor& a, const Tensor& b, double beta, double alpha,
-            const Tensor& out) {
+            Tensor& out) {
+  if (!apart(out, a, b) || (out.is_alias_of(self) && !out.is_same(self))) {
+    Tensor separate = new_product(a, b);
+    affine(self, a, b, beta, alpha, separate);
+    out.copy_(separate);
+    return;
+  }
   if (beta == 1.0 && self.dim() == 1 && self.size(0) == b.size(-1)) {
     gemm(a, b, &self, out, alpha, 0.0);
     return;
@@ -168,19 +202,18 @@ Tensor addmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar&
 Tensor& addmm_(Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
                const Scalar& alpha) {
   static const BoxedOperator rest("aten::addmm_");
-  if (!affine_fits(self, a, b, beta, alpha, 2) || !writable(self, a, b)) {
+  if (!affine_fits(self, a, b, beta, alpha, 2) || !takes_product(self, a, b)) {
     return rest.call<Tensor&, Tensor&, const Tensor&, const Tensor&, const Scalar&,
                      const Scalar&>(self, a, b, beta, alpha);
   }
-  gemm(a, b, nullptr, self, alpha.toDouble(), beta.toDouble());
+  affine(self, a, b, beta.toDouble(), alpha.toDouble(), self);
   return self;
 }
 
 Tensor& addmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
                   const Scalar& alpha, Tensor& out) {
   static const BoxedOperator rest("aten::addmm.out");
-  const bool apart = !out.is_alias_of(self) || out.is_same(self);
-  if (!affine_fits(self, a, b, beta, alpha, 2) || !writable(out, a, b) || !apart) {
+  if (!affine_fits(self, a, b, beta, alpha, 2) || !takes_product(out, a, b)) {
     return rest.call<Tensor&, const Tensor&, const Tensor&, const Tensor&, const Scalar&,
                      const Scalar&, Tensor&>(self, a, b, beta, alpha, out);
   }
@@ -201,19 +234,18 @@ Tensor baddbmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scala
 Tensor& baddbmm_(Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
                  const Scalar& alpha) {
   static const BoxedOperator rest("aten::baddbmm_");
-  if (!affine_fits(self, a, b, beta, alpha, 3) || !writable(self, a, b)) {
+  if (!affine_fits(self, a, b, beta, alpha, 3) || !takes_product(self, a, b)) {
     return rest.call<Tensor&, Tensor&, const Tensor&, const Tensor&, const Scalar&,
                      const Scalar&>(self, a, b, beta, alpha);
   }
-  gemm(a, b, nullptr, self, alpha.toDouble(), beta.toDouble());
+  affine(self, a, b, beta.toDouble(), alpha.toDouble(), self);
   return self;
 }
 
 Tensor& baddbmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
                     const Scalar& alpha, Tensor& out) {
   static const BoxedOperator rest("aten::baddbmm.out");
-  const bool apart = !out.is_alias_of(self) || out.is_same(self);
-  if (!affine_fits(self, a, b, beta, alpha, 3) || !writable(out, a, b) || !apart) {
+  if (!affine_fits(self, a, b, beta, alpha, 3) || !takes_product(out, a, b)) {
     return rest.call<Tensor&, const Tensor&, const Tensor&, const Tensor&, const Scalar&,
                      const Scalar&, Tensor&>(self, a, b, beta, alpha, out);
   }

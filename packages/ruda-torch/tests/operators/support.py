@@ -46,4 +46,4 @@ def check(actual: Tensor, reference: Tensor, peer: Tensor | None = None, long: b
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
     """Normal numbers on the CPU, rounded to the dtype."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)

@@ -1,0 +1,230 @@
+"""Scaled dot product attention: the fused kernel, what it leaves to the math path, gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import ruda_torch
+
+from .support import check, normal
+
+D = "ruda"
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+def reference(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float | None
+) -> Tensor:
+    """softmax(scale * q @ k.T + mask) @ v in float64; rows that see nothing give zeros."""
+    groups = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+    scores = q @ k.mT * (scale if scale is not None else q.shape[-1] ** -0.5)
+    if causal:
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril()
+        scores = scores.masked_fill(~seen, -torch.inf)
+    if mask is not None:
+        if mask.dtype == torch.bool:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        else:
+            scores = scores + mask
+    peak = scores.amax(-1, keepdim=True)
+    weights = (scores - peak.where(peak > -torch.inf, 0.0)).exp()
+    total = weights.sum(-1, keepdim=True)
+    return weights @ v / total.where(total > 0, 1.0)
+
+
+def fused_calls() -> int:
+    # The math path multiplies by way of ruda-blas; the fused kernel does not.
+    return ruda_torch.execution_stats()["native_launches"]
+
+
+def run(
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
+    dtype: torch.dtype,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    fused: bool = True,
+    grouped: bool = False,
+    layout: str = "plain",
+) -> None:
+    q_shape, k_shape = shapes
+    inputs = [normal(*s, seed=i, dtype=dtype) for i, s in enumerate((q_shape, k_shape, k_shape))]
+    leaves = []
+    for tensor in inputs:
+        moved = tensor.to(D)
+        if layout == "heads last":  # as models have it: [B, L, H, D] seen as [B, H, L, D]
+            moved = moved.transpose(1, 2).contiguous().transpose(1, 2)
+        elif layout == "features apart":
+            moved = moved.mT.contiguous().mT
+        leaves.append(moved.requires_grad_())
+    twins = [tensor.double().requires_grad_() for tensor in inputs]
+    given = None if mask is None else mask.to(D)
+    if given is not None and given.is_floating_point():
+        given = given.to(dtype)
+        mask = given.double().cpu()
+    launches = fused_calls()
+    out = F.scaled_dot_product_attention(
+        *leaves, attn_mask=given, is_causal=causal, scale=scale, enable_gqa=grouped
+    )
+    assert (fused_calls() == launches) is fused
+    wanted = reference(*twins, mask, causal, scale)
+    check(out, wanted)
+    grad = normal(*wanted.shape, seed=9, dtype=dtype)
+    for ours, theirs in zip(
+        torch.autograd.grad(out, leaves, grad.to(D)),
+        torch.autograd.grad(wanted, twins, grad.double()),
+        strict=True,
+    ):
+        if theirs.abs().max() < 1e-12:  # one key: the weights are constant
+            assert ours.abs().max() < 1e-5
+        else:
+            check(ours, theirs, long=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", [(1, 1), (5, 5), (33, 33), (2, 5), (5, 2)])
+def test_values_and_gradients(lengths: tuple[int, int], causal: bool, dtype: torch.dtype) -> None:
+    q_length, k_length = lengths
+    run(((2, 3, q_length, 16), (2, 3, k_length, 16)), dtype, causal=causal)
+
+
+@pytest.mark.parametrize("width", [8, 40, 64, 72, 80, 96, 128])
+def test_widths(width: int) -> None:
+    run(((1, 2, 9, width), (1, 2, 9, width)), torch.float32, causal=True)
+
+
+@pytest.mark.parametrize("heads", [(28, 4), (24, 4), (40, 8), (5, 1), (16, 1), (4, 4)])
+def test_grouped_heads(heads: tuple[int, int]) -> None:
+    run(((2, heads[0], 6, 8), (2, heads[1], 6, 8)), torch.float32, causal=True, grouped=True)
+
+
+def test_grouped_heads_are_not_copied() -> None:
+    q, k = torch.randn(1, 16, 1, 64, device=D), torch.randn(1, 1, 4096, 64, device=D)
+    torch.ruda.reset_peak_memory_stats()
+    before = torch.ruda.memory_allocated()
+    F.scaled_dot_product_attention(q, k, k, enable_gqa=True)
+    assert torch.ruda.max_memory_allocated() - before < k.nbytes
+
+
+@pytest.mark.parametrize("layout", ["heads last", "features apart"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_layouts(layout: str, dtype: torch.dtype) -> None:
+    run(((2, 3, 7, 16), (2, 3, 7, 16)), dtype, causal=True, layout=layout)
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (1, 1, 5, 7), (2, 1, 5, 7), (2, 4, 5, 7), (2, 1, 1, 7)])
+@pytest.mark.parametrize("kind", ["bool", "float"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_masks(shape: tuple[int, ...], kind: str, dtype: torch.dtype) -> None:
+    mask = normal(*shape, seed=5) > -0.8 if kind == "bool" else normal(*shape, seed=5)
+    run(((2, 4, 5, 16), (2, 2, 7, 16)), dtype, mask=mask, grouped=True, scale=0.3)
+
+
+@pytest.mark.parametrize("kind", ["bool", "float"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_that_see_nothing_give_zeros(kind: str, dtype: torch.dtype) -> None:
+    mask = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril()
+    mask[1, 0, :, :3] = False  # left padding: rows 0..2 of the second sequence see nothing
+    given = mask if kind == "bool" else torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
+    run(((2, 2, 5, 8), (2, 2, 5, 8)), dtype, mask=given)
+    x = torch.ones(2, 2, 5, 8, device=D, dtype=dtype)
+    out = F.scaled_dot_product_attention(x, x, x, attn_mask=given.to(D, dtype if kind == "float" else torch.bool))
+    assert not out[1, :, :3].any() and out[1, :, 3:].eq(1).all()
+
+
+def test_large_scores_stay_finite() -> None:
+    k = torch.full((1, 1, 64, 128), 1.0)
+    q = torch.full((1, 1, 1, 128), -1e5 / 128)
+    k[0, 0, 17] *= 0.95
+    v = torch.arange(64.0).view(1, 1, 64, 1).expand(1, 1, 64, 128)
+    out = F.scaled_dot_product_attention(q.to(D), k.to(D), v.to(D), scale=1.0)
+    assert out.eq(17).all()
+
+
+def test_equal_scores_give_the_mean() -> None:
+    for length in (1, 15, 16, 17, 63, 64, 65, 255, 257):
+        v = normal(1, 1, length, 8, seed=length)
+        q, k = torch.zeros(1, 1, 3, 8, device=D), normal(1, 1, length, 8, seed=1).to(D)
+        out = F.scaled_dot_product_attention(q, k, v.to(D))
+        check(out, v.double().mean(2, keepdim=True).expand(1, 1, 3, 8))
+
+
+def test_expanded_gradient() -> None:
+    x = normal(1, 2, 6, 8)
+    leaf, twin = x.to(D).requires_grad_(), x.double().requires_grad_()
+    F.scaled_dot_product_attention(leaf, leaf, leaf, is_causal=True).sum().backward()
+    reference(twin, twin, twin, None, True, None).sum().backward()
+    check(leaf.grad, twin.grad, long=True)
+
+
+@pytest.mark.parametrize("case", ["dropout", "mask gradient", "three dimensions", "value width"])
+def test_what_the_math_path_takes(case: str) -> None:
+    torch.manual_seed(0)
+    q, k, v = (normal(2, 2, 5, 8, seed=i).to(D).requires_grad_() for i in range(3))
+    launches = fused_calls()
+    if case == "dropout":
+        out = F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+        torch.manual_seed(0)
+        again = F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+        plain = F.scaled_dot_product_attention(q, k, v)
+        assert torch.equal(out, again) and not torch.equal(out, plain) and out.isfinite().all()
+        many = F.scaled_dot_product_attention(
+            *(t.expand(4000, 2, 2, 5, 8).reshape(-1, 2, 5, 8) for t in (q, k, v)), dropout_p=0.5
+        )
+        mean = many.view(4000, 2, 2, 5, 8).mean(0)
+        torch.testing.assert_close(mean, plain, rtol=0.1, atol=0.1)
+    elif case == "mask gradient":
+        mask = normal(5, 5, seed=4).to(D).requires_grad_()
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        (grad,) = torch.autograd.grad(out.sum(), mask)
+        twin = mask.detach().cpu().double().requires_grad_()
+        wanted = reference(q.detach().cpu().double(), k.detach().cpu().double(),
+                           v.detach().cpu().double(), twin, False, None)  # fmt: skip
+        check(out, wanted)
+        check(grad, torch.autograd.grad(wanted.sum(), twin)[0], long=True)
+    elif case == "three dimensions":
+        out = F.scaled_dot_product_attention(q[0], k[0], v[0])
+        check(out, reference(*(t[:1].detach().cpu().double() for t in (q, k, v)), None, False, None)[0])
+    else:
+        wide = normal(2, 2, 5, 12, seed=6)
+        out = F.scaled_dot_product_attention(q, k, wide.to(D))
+        check(out, reference(q.detach().cpu().double(), k.detach().cpu().double(), wide.double(),
+                             None, False, None))  # fmt: skip
+    assert fused_calls() > launches
+
+
+def test_backend_choice_is_the_users() -> None:
+    q = normal(1, 2, 5, 8).to(D)
+    launches = fused_calls()
+    with sdpa_kernel(SDPBackend.MATH):
+        math = F.scaled_dot_product_attention(q, q, q, is_causal=True)
+    assert fused_calls() > launches
+    launches = fused_calls()
+    with sdpa_kernel(SDPBackend.OVERRIDEABLE):
+        fused = F.scaled_dot_product_attention(q, q, q, is_causal=True)
+        with pytest.raises(RuntimeError, match="no enabled backend"):
+            F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+    assert fused_calls() == launches
+    torch.testing.assert_close(math, fused)
+
+
+def test_double_backward_is_refused_not_wrong() -> None:
+    q = normal(1, 1, 3, 8).to(D).requires_grad_()
+    (grad,) = torch.autograd.grad(
+        F.scaled_dot_product_attention(q, q, q).sum(), q, create_graph=True
+    )
+    with pytest.raises(RuntimeError, match="derivative|differentiate"):
+        torch.autograd.grad(grad.sum(), q)
+
+
+def test_empty_batch_and_length() -> None:
+    for shape in [(0, 2, 5, 8), (2, 2, 0, 8)]:
+        q = torch.ones(shape, device=D)
+        k = torch.ones(shape[0], 2, 4, 8, device=D)
+        assert F.scaled_dot_product_attention(q, k, k).shape == shape
