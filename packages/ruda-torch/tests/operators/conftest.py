@@ -1,0 +1,15 @@
+"""ATen's kernels on one thread: tensors here are tiny, and a machine that runs other work as well makes
+every parallel region of OpenMP wait for its slowest thread."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="package")
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
