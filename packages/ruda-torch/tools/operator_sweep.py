@@ -1,13 +1,13 @@
 """Compare every operator of PyTorch's own operator database on ruda with the same call on the CPU.
 
-    python packages/ruda-torch/tools/operator_sweep.py                       # float32, 4 samples each
+    python packages/ruda-torch/tools/operator_sweep.py    # float32, 4 samples each
     python packages/ruda-torch/tools/operator_sweep.py --dtypes float32,bfloat16,int64 --samples 8
     python packages/ruda-torch/tools/operator_sweep.py --operators softmax,cumsum --verbose
 
 Each sample runs forward, backward where the dtype has gradients, in place and with out= where the
-operator has such a variant. Operators that draw random numbers are compared in shape and dtype only.
-Prints what differs, what raised and what has no kernel; exit status 1 when anything is in the first
-two groups.
+operator has such a variant. Operators that draw random numbers are compared in shape and dtype
+only. Prints what differs, what raised and what has no kernel; exit status 1 when anything is in the
+first two groups.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SKIPPED = {
     "as_strided", "as_strided_copy", "as_strided_scatter",
     # Its index tensor must be on the CPU on every device.
     "tensor_split",
-}
+}  # fmt: skip
 
 RANDOM = {
     "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal",

@@ -1,5 +1,5 @@
-"""ATen's kernels on one thread: tensors here are tiny, and a machine that runs other work as well makes
-every parallel region of OpenMP wait for its slowest thread."""
+"""ATen's kernels on one thread: tensors here are tiny, and on a machine that does other work every
+parallel region of OpenMP waits for its slowest thread."""
 
 from __future__ import annotations
 

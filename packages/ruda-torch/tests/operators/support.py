@@ -32,8 +32,10 @@ def values(tensor: Tensor) -> np.ndarray:
     return tensor.detach().cpu().double().numpy()
 
 
-def check(actual: Tensor, reference: Tensor, peer: Tensor | None = None, long: bool = False) -> None:
-    """The criteria of ruda_runtime.conformance; `reference` is float64, `peer` is torch's on CPU."""
+def check(
+    actual: Tensor, reference: Tensor, peer: Tensor | None = None, long: bool = False
+) -> None:
+    """The criteria of ruda_runtime.conformance; `peer` is torch's result on the CPU."""
     assert actual.device.type == "ruda", actual.device
     conformance.check(
         values(actual),

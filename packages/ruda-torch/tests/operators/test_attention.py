@@ -134,7 +134,9 @@ def test_rows_that_see_nothing_give_zeros(kind: str, dtype: torch.dtype) -> None
     given = mask if kind == "bool" else torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
     run(((2, 2, 5, 8), (2, 2, 5, 8)), dtype, mask=given)
     x = torch.ones(2, 2, 5, 8, device=D, dtype=dtype)
-    out = F.scaled_dot_product_attention(x, x, x, attn_mask=given.to(D, dtype if kind == "float" else torch.bool))
+    out = F.scaled_dot_product_attention(
+        x, x, x, attn_mask=given.to(D, dtype if kind == "float" else torch.bool)
+    )
     assert not out[1, :, :3].any() and out[1, :, 3:].eq(1).all()
 
 
@@ -190,7 +192,10 @@ def test_what_the_math_path_takes(case: str) -> None:
         check(grad, torch.autograd.grad(wanted.sum(), twin)[0], long=True)
     elif case == "three dimensions":
         out = F.scaled_dot_product_attention(q[0], k[0], v[0])
-        check(out, reference(*(t[:1].detach().cpu().double() for t in (q, k, v)), None, False, None)[0])
+        check(
+            out,
+            reference(*(t[:1].detach().cpu().double() for t in (q, k, v)), None, False, None)[0],
+        )
     else:
         wide = normal(2, 2, 5, 12, seed=6)
         out = F.scaled_dot_product_attention(q, k, wide.to(D))
@@ -219,7 +224,7 @@ def test_double_backward_is_refused_not_wrong() -> None:
     (grad,) = torch.autograd.grad(
         F.scaled_dot_product_attention(q, q, q).sum(), q, create_graph=True
     )
-    with pytest.raises(RuntimeError, match="derivative|differentiate"):
+    with pytest.raises(RuntimeError, match=r"derivative|differentiate"):
         torch.autograd.grad(grad.sum(), q)
 
 

@@ -40,7 +40,9 @@ def dtypes_of(result) -> set:
     return {dtype for item in result for dtype in dtypes_of(item)}
 
 
-def run(attribute: str, index: int, module, dtype: torch.dtype, expected: torch.dtype | None) -> None:
+def run(
+    attribute: str, index: int, module, dtype: torch.dtype, expected: torch.dtype | None
+) -> None:
     entry = getattr(lists(), attribute)[index]
     name, args = entry[0], entry[1]
     options = entry[2] if len(entry) > 2 and isinstance(entry[2], dict) else {}

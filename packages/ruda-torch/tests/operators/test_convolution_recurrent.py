@@ -93,7 +93,9 @@ def test_recurrent(name: str) -> None:
     leaf, other = x.to(D).requires_grad_(), x.double().requires_grad_()
 
     def flat(result):
-        return [result] if isinstance(result, torch.Tensor) else [t for r in result for t in flat(r)]
+        return (
+            [result] if isinstance(result, torch.Tensor) else [t for r in result for t in flat(r)]
+        )
 
     ours, theirs = flat(module(leaf)), flat(twin(other))
     for one, wanted in zip(ours, theirs, strict=True):

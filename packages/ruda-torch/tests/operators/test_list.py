@@ -48,11 +48,12 @@ def test_size_and_families() -> None:
     for name in [
         "add.Tensor", "add_.Tensor", "add.out", "eq.Scalar", "sum.dim_IntList", "index.Tensor",
         "_index_put_impl_", "scatter_add_", "sort.stable", "topk", "cat", "stack", "embedding",
+        "_amp_update_scale_", "max_pool2d_with_indices",
         "embedding_dense_backward", "_softmax", "_log_softmax_backward_data", "native_layer_norm",
-        "native_layer_norm_backward", "native_batch_norm", "gelu", "gelu_backward", "nll_loss_forward",
+        "native_layer_norm_backward", "native_batch_norm", "gelu", "gelu_backward",
         "masked_fill_.Scalar", "masked_select", "cumsum", "where.self", "tril", "linalg_qr",
-        "_foreach_add_.List", "_fused_adam_", "_fused_adamw_", "_fused_sgd_", "max_pool2d_with_indices",
-        "_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_", "upsample_bilinear2d",
+        "_foreach_add_.List", "_fused_adam_", "_fused_adamw_", "_fused_sgd_", "nll_loss_forward",
+        "_amp_foreach_non_finite_check_and_unscale_", "upsample_bilinear2d",
         "arange.start_out", "nonzero", "_unique2", "repeat_interleave.Tensor",
     ]:  # fmt: skip
         assert name in OPERATORS, name

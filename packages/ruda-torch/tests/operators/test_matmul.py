@@ -22,7 +22,7 @@ def launches() -> int:
 
 def layouts(tensor: Tensor) -> dict[str, Tensor]:
     """The same values on ruda in several memory layouts."""
-    rows, cols = tensor.shape[-2:]
+    cols = tensor.shape[-1]
     wide = torch.full((*tensor.shape[:-1], 2 * cols + 3), torch.nan, dtype=tensor.dtype, device=D)
     sliced, strided = wide[..., 1 : cols + 1], wide.clone()[..., 2::2][..., :cols]
     sliced.copy_(tensor)
@@ -102,8 +102,7 @@ def test_baddbmm(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_linear_and_its_gradients(dtype: torch.dtype) -> None:
     x, w, b = (
-        normal(*shape, seed=i, dtype=dtype)
-        for i, shape in enumerate([(2, 7, 24), (18, 24), (18,)])
+        normal(*shape, seed=i, dtype=dtype) for i, shape in enumerate([(2, 7, 24), (18, 24), (18,)])
     )
     leaves = [t.to(D).requires_grad_() for t in (x, w, b)]
     twins = [t.double().requires_grad_() for t in (x, w, b)]
@@ -167,7 +166,8 @@ def test_empty_sizes() -> None:
         assert torch.equal((a @ b).cpu(), torch.zeros(m, n))
         c = torch.full((m, n), 2.0, device=D)
         assert torch.equal(torch.addmm(c, a, b, beta=0.5).cpu(), torch.full((m, n), 1.0))
-    assert torch.bmm(torch.ones(0, 2, 3, device=D), torch.ones(0, 3, 4, device=D)).shape == (0, 2, 4)
+    none = torch.bmm(torch.ones(0, 2, 3, device=D), torch.ones(0, 3, 4, device=D))
+    assert none.shape == (0, 2, 4)
 
 
 def test_nan_and_infinity_propagate() -> None:
@@ -180,7 +180,10 @@ def test_nan_and_infinity_propagate() -> None:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: torch.mm(torch.ones(2, 3, device=D), torch.ones(2, 3, device=D)), "cannot be multi"),
+        (
+            lambda: torch.mm(torch.ones(2, 3, device=D), torch.ones(2, 3, device=D)),
+            "cannot be multi",
+        ),
         (lambda: torch.mm(torch.ones(2, device=D), torch.ones(2, 3, device=D)), "must be a matrix"),
         (
             lambda: torch.mm(torch.ones(2, 3, device=D), torch.ones(3, 2, device=D).double()),

@@ -87,7 +87,8 @@ def test_training(model, attention: str, fused: bool | None) -> None:
             loss.backward()
         torch.testing.assert_close(losses[0].cpu(), losses[1], rtol=2e-5, atol=0)
         if step == 0:
-            for (name, one), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+            pairs = zip(ours.named_parameters(), theirs.parameters(), strict=True)
+            for (name, one), other in pairs:
                 error = (one.grad.cpu() - other.grad).norm() / other.grad.norm()
                 assert error < 1e-5, (name, error)
         norms = [torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0) for m in (ours, theirs)]

@@ -1,4 +1,4 @@
-"""torch.optim on ruda against the CPU: every optimiser of PyTorch's database, and foreach and fused."""
+"""torch.optim on ruda against the CPU: every optimiser of PyTorch's database, in every form."""
 
 from __future__ import annotations
 
