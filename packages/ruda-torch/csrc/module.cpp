@@ -12,6 +12,7 @@
 #include "runtime.h"
 #include "state.h"
 #include "streams.h"
+#include "team.h"
 
 #include "ops/boxed.h"
 
@@ -37,6 +38,7 @@ void attach(const py::object& capsule, py::function first_use, py::function memo
   TORCH_CHECK(!c10::impl::hasDeviceGuardImpl(kRuda), "[ruda_torch] another library has already "
               "registered a PrivateUse1 device in this process; PyTorch has room for one");
   set_api(table);
+  install_team();
   c10::SetAllocator(kRuda, ruda_allocator());
   register_guard();
   register_hooks();

@@ -26,6 +26,7 @@ const ruda_api& api_table() {
       .launch = launch,
       .launch_count = launch_count,
       .cpu_level = cpu_level,
+      .set_team = set_team,
   };
   return table;
 }

@@ -87,10 +87,17 @@ class pool {
     count_.store(count, std::memory_order_relaxed);
   }
 
+  // Needs the pool acquired. The pool's own threads go: they would only spin beside the team's.
+  void set_team(ruda_team_fn team) {
+    if (team != nullptr) resize(count());
+    team_ = team;
+  }
+
   // Needs the pool acquired.
   void run(int64_t begin, int64_t end, int64_t grain, int64_t parts, ruda_range_fn fn,
            void* context) {
-    start();
+    const ruda_team_fn team = team_;
+    if (team == nullptr) start();
     begin_ = begin;
     end_ = end;
     grain_ = grain;
@@ -100,6 +107,11 @@ class pool {
     fn_ = fn;
     context_ = context;
     next_.store(0, std::memory_order_relaxed);
+    if (team != nullptr) {  // the loop stays closed to the pool's own threads
+      team(static_cast<int32_t>(std::min<int64_t>(count(), parts)),
+           [](void* self, int32_t member) { static_cast<pool*>(self)->run_parts(member); }, this);
+      return;
+    }
     state_.store(open_bit, std::memory_order_release);
     epoch_.fetch_add(1, std::memory_order_seq_cst);
     if (const int32_t parked = parked_.load(std::memory_order_seq_cst); parked > 0)
@@ -192,6 +204,7 @@ class pool {
   std::atomic<int32_t> started_{0};
   std::vector<std::thread> workers_;
 
+  ruda_team_fn team_ = nullptr;
   int64_t begin_ = 0, end_ = 0, grain_ = 1, parts_ = 0, batch_ = 1;
   ruda_range_fn fn_ = nullptr;
   void* context_ = nullptr;
@@ -216,6 +229,12 @@ void make_pool(int32_t count) {
 // The threads do not exist in a forked child; whatever state they left is overwritten.
 void after_fork_in_child() { make_pool(the_pool().count()); }
 
+int32_t check_outside(const char* operation, ruda_error* error) {
+  RUDA_CHECK(parallel_depth == 0, error, RUDA_ERROR_RUNTIME,
+             "[%s] called from inside a parallel loop: call it between operations", operation);
+  return RUDA_OK;
+}
+
 }  // namespace
 
 void prepare_thread_pool() {
@@ -234,11 +253,19 @@ int32_t in_parallel() noexcept { return parallel_depth > 0 ? 1 : 0; }
 int32_t set_num_threads(int32_t count, ruda_error* error) noexcept {
   RUDA_CHECK(count >= 1 && count <= 1024, error, RUDA_ERROR_VALUE,
              "[set_num_threads] count: got %d, wanted 1 to 1024", count);
-  RUDA_CHECK(parallel_depth == 0, error, RUDA_ERROR_RUNTIME,
-             "[set_num_threads] called from inside a parallel loop: call it between operations");
+  RUDA_TRY(check_outside("set_num_threads", error));
   pool& shared = the_pool();
   while (!shared.try_acquire()) sched_yield();
   if (shared.count() != count) shared.resize(count);
+  shared.release();
+  return RUDA_OK;
+}
+
+int32_t set_team(ruda_team_fn team, ruda_error* error) noexcept {
+  RUDA_TRY(check_outside("set_team", error));
+  pool& shared = the_pool();
+  while (!shared.try_acquire()) sched_yield();
+  shared.set_team(team);
   shared.release();
   return RUDA_OK;
 }

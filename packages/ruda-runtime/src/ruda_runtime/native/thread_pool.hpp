@@ -22,6 +22,9 @@ int32_t in_parallel() noexcept;
 void parallel_for(int64_t begin, int64_t end, int64_t grain, ruda_range_fn fn,
                   void* context) noexcept;
 
+// Runs later loops on another library's threads; null goes back to the pool's own.
+int32_t set_team(ruda_team_fn team, ruda_error* error) noexcept;
+
 // Worker threads alive now (0 before the first parallel loop).
 int32_t started_workers() noexcept;
 

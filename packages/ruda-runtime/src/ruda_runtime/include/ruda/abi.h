@@ -86,6 +86,11 @@ typedef struct ruda_kernel {
 /* `begin..end` is one part of the range; `worker` is below num_threads(). */
 typedef void (*ruda_range_fn)(void* context, int64_t begin, int64_t end, int32_t worker);
 
+/* Another library's team of threads: calls body(state, member) for members 0, 1, ... below `members`,
+ * each at most once, at least member 0, and returns when all have returned. */
+typedef void (*ruda_team_fn)(int32_t members, void (*body)(void* state, int32_t member),
+                             void* state);
+
 typedef void* ruda_stream; /* null: the current stream of the calling thread */
 
 typedef struct ruda_api {
@@ -116,6 +121,11 @@ typedef struct ruda_api {
 
   /* 0: baseline, 1: x86-64-v3 (AVX2, FMA, F16C). RUDA_CPU=baseline forces 0. */
   int32_t (*cpu_level)(void);
+
+  /* From now on parallel loops run on `team` instead of the pool's own threads (null: on its own
+   * again). For a process in which another library's threads do work between ours: two pools whose
+   * idle threads spin take each other's processors. Parts stay the same. */
+  int32_t (*set_team)(ruda_team_fn team, ruda_error* error);
 } ruda_api;
 
 #ifdef __cplusplus
