@@ -105,14 +105,15 @@ class Boxed final : public c10::OperatorKernel {
     const size_t first = stack->size() - plan_.argument_count;
     for (const Argument& argument : plan_.arguments) {
       c10::IValue& slot = (*stack)[first + argument.index];
-      originals.push_back(slot);
-      if (slot.isNone()) continue;
+      originals.push_back(std::move(slot));
+      const c10::IValue& original = originals.back();
+      if (original.isNone()) continue;  // and so is the slot now
       switch (argument.kind) {
         case Kind::Tensor:
-          slot = alias(op, call, argument, slot.toTensor());
+          slot = alias(op, call, argument, original.toTensor());
           break;
         case Kind::TensorList: {
-          const auto list = slot.toTensorList();
+          const auto list = original.toTensorList();
           c10::List<at::Tensor> aliases;
           aliases.reserve(list.size());
           for (const at::Tensor& tensor : list) {
@@ -122,7 +123,7 @@ class Boxed final : public c10::OperatorKernel {
           break;
         }
         case Kind::OptionalTensorList: {
-          const auto list = slot.toOptionalTensorList();
+          const auto list = original.toOptionalTensorList();
           c10::List<std::optional<at::Tensor>> aliases;
           aliases.reserve(list.size());
           for (const std::optional<at::Tensor>& tensor : list) {

@@ -104,9 +104,10 @@ at::Tensor HostCall::alias(const at::Tensor& tensor) {
   if (found.storage != nullptr) {
     storage = found.storage->storage;
   } else {
+    // mutable_data(): a lazy clone gets memory of its own first.
     storage = c10::make_intrusive<c10::StorageImpl>(
         c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(owner.nbytes()),
-        c10::DataPtr(const_cast<void*>(owner.data()), c10::Device(c10::kCPU)),
+        c10::DataPtr(owner.unsafeGetStorageImpl()->mutable_data(), c10::Device(c10::kCPU)),
         c10::GetCPUAllocator(), /*resizable=*/owner.unsafeGetStorageImpl()->resizable());
   }
   const c10::DispatchKeySet keys =

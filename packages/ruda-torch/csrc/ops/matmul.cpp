@@ -89,6 +89,7 @@ void gemm(const Tensor& a, const Tensor& b, const Tensor* bias, const Tensor& ou
           double beta) {
   const ruda_view left = view_of(a, "aten::mm");
   const ruda_view right = view_of(b, "aten::mm");
+  out.mutable_data_ptr();  // a lazy clone gets memory of its own
   const ruda_view result = view_of(out, "aten::mm");
   ruda_view added;
   if (bias != nullptr) added = view_of(*bias, "aten::addmm");

@@ -363,6 +363,30 @@ def test_lazy_bits_reach_the_cpu_kernel() -> None:
     assert torch.equal(y.clone().conj_physical_().cpu(), x.conj().resolve_conj())
 
 
+def test_lazy_clones_are_apart() -> None:
+    ones = torch.ones(3, 3, device=D)
+    for write in (
+        lambda t: t.add_(1),
+        lambda t: t.copy_(ones),
+        lambda t: t.uniform_(1, 2),
+        lambda t: torch.mm(ones, ones, out=t),
+        lambda t: torch._foreach_add_([t], 1.0),
+    ):
+        for which in (0, 1):
+            pair = [torch.zeros(3, 3, device=D)]
+            pair.append(torch._lazy_clone(pair[0]))
+            write(pair[which])
+            assert not pair[1 - which].any() and pair[which].all()
+
+
+def test_shapes_of_predicates() -> None:
+    for dtype in (torch.float32, torch.complex64):
+        x = torch.tensor([[1.0, torch.inf, torch.nan]], device=D).to(dtype)
+        for function in (torch.abs, torch.isfinite, torch.isinf, torch.isnan):
+            assert function(x).shape == (1, 3)
+        assert torch.isfinite(x).tolist() == [[True, False, False]]
+
+
 def test_library_calls_are_counted() -> None:
     x = torch.ones(3, device=D)
     before = ruda_torch.execution_stats()

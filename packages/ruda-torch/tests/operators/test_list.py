@@ -22,6 +22,9 @@ def schema_of(name: str) -> torch._C.FunctionSchema:
 def test_list_is_the_one_of_the_installed_torch() -> None:
     generator = tool("host_operators")
     assert generator.LIST.read_text() == generator.render()
+    assert [name for name, _ in generator.host_operators()] == OPERATORS
+    readme = (TOOLS.parent / "README.md").read_text()
+    assert f"| {len(OPERATORS)} further overloads |" in readme
 
 
 def test_script_reports_an_outdated_list(tmp_path, monkeypatch, capsys) -> None:
