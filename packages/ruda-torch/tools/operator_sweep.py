@@ -170,7 +170,9 @@ def sweep_operator(info: Any, dtype: torch.dtype, samples: int) -> Iterator[Outc
     values = info.name not in RANDOM
     differentiable = info.supports_autograd and dtype.is_floating_point
     torch.manual_seed(0)
-    for index, sample in enumerate(info.sample_inputs("cpu", dtype, requires_grad=differentiable)):
+    # Not info.sample_inputs, which looks for the running test on Python's stack at every sample.
+    inputs = info.sample_inputs_func(info, "cpu", dtype, differentiable)
+    for index, sample in enumerate(inputs):
         if index >= samples:
             return
         try:

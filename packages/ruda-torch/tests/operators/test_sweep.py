@@ -97,7 +97,7 @@ def test_wrong_inputs_raise_what_they_raise_on_the_cpu() -> None:
     for info in sweep.operator_database():
         if info.error_inputs_func is None or info.name in NO_ERROR:
             continue
-        for wanted in info.error_inputs("ruda"):
+        for wanted in info.error_inputs_func(info, "ruda"):
             error = raised_by(info, wanted.sample_input)
             seen += 1
             if not isinstance(error, wanted.error_type):
