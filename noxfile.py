@@ -26,6 +26,8 @@ BUILD_REQUIREMENTS = [
     "cmake>=3.25",
     "ninja>=1.11",
     "scipy-openblas32>=0.3.31",
+    "numpy>=1.26",
+    "ml_dtypes>=0.4",
     TORCH,
 ]
 TEST_REQUIREMENTS = [
@@ -162,7 +164,7 @@ def integration(session: nox.Session) -> None:
     """Wheels in clean environments, version mismatches, whole runs (15 minutes at most)."""
     build_wheels(session)
     session.install(
-        "pytest>=8", "pytest-timeout>=2.3", "virtualenv", "pyelftools", *BUILD_REQUIREMENTS[:6]
+        "pytest>=8", "pytest-timeout>=2.3", "virtualenv", "pyelftools", *BUILD_REQUIREMENTS[:-1]
     )
     session.run(
         "python", "-m", "pytest", "tests-integration", *session.posargs,

@@ -87,9 +87,8 @@ def test_import_refuses_another_native_module(
     """Only the compiled module is of another ABI: the numbers compiled in are what counts."""
     import zipfile
 
-    site = Path(
-        environment.check("import ruda_runtime, pathlib; print(pathlib.Path(ruda_runtime.__file__).parent)").strip()
-    )  # fmt: skip
+    where = "import ruda_runtime, pathlib; print(pathlib.Path(ruda_runtime.__file__).parent)"
+    site = Path(environment.check(where).strip())
     with zipfile.ZipFile(foreign_wheel) as archive:
         (name,) = [n for n in archive.namelist() if re.search(r"/_native\..*so$", n)]
         (site / Path(name).name).write_bytes(archive.read(name))

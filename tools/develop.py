@@ -80,7 +80,7 @@ def main() -> None:
     arguments = parser.parse_args()
     write_path_file()
     (ROOT / "build").mkdir(exist_ok=True)
-    with open(ROOT / "build" / ".lock", "w") as lock:  # one build at a time in a checkout
+    with (ROOT / "build" / ".lock").open("w") as lock:  # one build at a time in a checkout
         fcntl.flock(lock, fcntl.LOCK_EX)
         for name in ORDER:
             if not arguments.packages or name in arguments.packages:

@@ -19,12 +19,15 @@ def test_every_public_name_exists():
 def test_type_checkers_see_the_same_names():
     tree = ast.parse(Path(ruda_finetune.__file__).read_text())
     (block,) = [
-        node for node in tree.body
+        node
+        for node in tree.body
         if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
     ]
     typed = {
         alias.asname: node.module
-        for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
     }
     assert typed == ruda_finetune._EXPORTS
 

@@ -61,7 +61,9 @@ def model(request: pytest.FixtureRequest, tokenizer: Any, device: torch.device) 
         for name, parameter in built.named_parameters():
             if parameter.dim() > 1:
                 parameter.mul_(8 if "lm_head" in name else 4)
-        readable = [len(tokenizer.decode([i])) == 1 and tokenizer.decode([i]).isascii()
-                    for i in range(len(tokenizer))]
+        readable = [
+            len(tokenizer.decode([i])) == 1 and tokenizer.decode([i]).isascii()
+            for i in range(len(tokenizer))
+        ]
         built.lm_head.weight.mul_(torch.tensor(readable)[:, None])  # no halves of characters
     return built.to(device).eval()

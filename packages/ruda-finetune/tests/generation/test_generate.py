@@ -48,7 +48,11 @@ def test_messages(model: Any, tokenizer: Any) -> None:
     assert both[2] == generate(model, tokenizer, ["plain"], max_new_tokens=6)[0]
     other = "{% for m in messages %}{{ m.content }}{{ mark }}{% endfor %}"
     assert generate(
-        model, tokenizer, [chat], max_new_tokens=6, chat_template=other,
+        model,
+        tokenizer,
+        [chat],
+        max_new_tokens=6,
+        chat_template=other,
         template_kwargs={"mark": "!"},
     ) == generate(model, tokenizer, ["How old?!"], max_new_tokens=6)
 
@@ -81,15 +85,17 @@ def test_stop_texts(model: Any, tokenizer: Any) -> None:
     expected = text[: text.index(stop)]
     steps: list[int] = []
     got = generate(
-        model, tokenizer, [PROMPTS[1]], max_new_tokens=12, stop=["never?", stop],
+        model,
+        tokenizer,
+        [PROMPTS[1]],
+        max_new_tokens=12,
+        stop=["never?", stop],
         progress=lambda p: steps.append(p.steps),
     )
     assert got == [expected]
     assert max(steps) <= len(text[: text.index(stop) + len(stop)].encode())
     batch = generate(model, tokenizer, PROMPTS, max_new_tokens=12, stop=[stop])
-    alone = [
-        generate(model, tokenizer, [p], max_new_tokens=12, stop=[stop])[0] for p in PROMPTS
-    ]
+    alone = [generate(model, tokenizer, [p], max_new_tokens=12, stop=[stop])[0] for p in PROMPTS]
     assert batch == alone
     assert batch[1] == expected
     assert not any(stop in row for row in batch)
@@ -108,14 +114,21 @@ def test_stop_at_a_special_token(model: Any, tokenizer: Any) -> None:
 
 def test_progress(model: Any, tokenizer: Any) -> None:
     seen: list[Any] = []
-    generate_tokens(
-        model, [[5, 6]] * 5, max_new_tokens=3, batch_size=2, progress=seen.append
-    )
+    generate_tokens(model, [[5, 6]] * 5, max_new_tokens=3, batch_size=2, progress=seen.append)
     assert [p.done for p in seen if p.done != 0][-1] == 5
     assert [(p.done, p.steps) for p in seen] == [
-        (0, 1), (0, 2), (0, 3), (2, 3),
-        (2, 4), (2, 5), (2, 6), (4, 6),
-        (4, 7), (4, 8), (4, 9), (5, 9),
+        (0, 1),
+        (0, 2),
+        (0, 3),
+        (2, 3),
+        (2, 4),
+        (2, 5),
+        (2, 6),
+        (4, 6),
+        (4, 7),
+        (4, 8),
+        (4, 9),
+        (5, 9),
     ]
     assert {p.total for p in seen} == {5}
 
@@ -172,8 +185,12 @@ def test_refusals(model: Any, tokenizer: Any) -> None:
     with pytest.raises(FinetuneError, match="need a temperature above 0"):
         generate(model, tokenizer, ["a"], top_p=0.9)
     for name, value in (
-        ("max_new_tokens", 0), ("batch_size", 0), ("temperature", -1.0),
-        ("temperature", float("nan")), ("top_p", 0.0), ("top_k", -1),
+        ("max_new_tokens", 0),
+        ("batch_size", 0),
+        ("temperature", -1.0),
+        ("temperature", float("nan")),
+        ("top_p", 0.0),
+        ("top_k", -1),
     ):
         with pytest.raises(FinetuneError, match=f"{name} must be"):
             generate(model, tokenizer, ["a"], **{name: value})
@@ -191,6 +208,8 @@ def test_refusals(model: Any, tokenizer: Any) -> None:
         tokenizer.chat_template = template
     with pytest.raises(TemplateError, match="the chat template failed on prompt 0"):
         generate(
-            model, tokenizer, [[{"role": "user", "content": "x"}]],
+            model,
+            tokenizer,
+            [[{"role": "user", "content": "x"}]],
             chat_template="{{ raise_exception('no') }}",
         )

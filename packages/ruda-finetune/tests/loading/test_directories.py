@@ -398,9 +398,7 @@ def test_links_of_a_hugging_face_cache(save: Any, some_ids: torch.Tensor) -> Non
         shutil.copy(file, blobs / str(number))
         (snapshot / file.name).symlink_to(Path("../../blobs") / str(number))
     loaded = load_dense(snapshot)
-    assert torch.equal(
-        logits(loaded.model, some_ids), logits(load_dense(original).model, some_ids)
-    )
+    assert torch.equal(logits(loaded.model, some_ids), logits(load_dense(original).model, some_ids))
 
 
 def test_wrong_arguments(save: Any, tmp_path: Path) -> None:

@@ -177,9 +177,7 @@ ROPES: dict[str, tuple[dict[str, Any], Callable[[gguf.GGUFWriter], None]]] = {
 
 
 @pytest.mark.parametrize("case", ROPES)
-def test_rope_scaling(
-    case: str, tiny_model: Any, write_gguf: Any, some_ids: torch.Tensor
-) -> None:
+def test_rope_scaling(case: str, tiny_model: Any, write_gguf: Any, some_ids: torch.Tensor) -> None:
     """transformers' loader ignores these keys; the original model is the reference."""
     parameters, metadata = ROPES[case]
     model = tiny_model("llama", rope_parameters=parameters | {"rope_theta": 5e4})
@@ -214,9 +212,7 @@ def test_llama3_factors(tiny_model: Any, write_gguf: Any, some_ids: torch.Tensor
     }
     model = tiny_model("llama", rope_parameters=rope)
     factors = np.array(llama3_factors(500000.0, 64, 8192, 32.0), np.float32)
-    path = write_gguf(
-        model, "llama", kinds=("F32",), tensors={"rope_freqs.weight": factors}
-    ).path
+    path = write_gguf(model, "llama", kinds=("F32",), tensors={"rope_freqs.weight": factors}).path
     loaded = load_dense(path)
     assert loaded.config.rope_parameters == rope
     assert "rope_freqs.weight" in loaded.report.skipped
@@ -285,15 +281,17 @@ WRONG: dict[str, tuple[Callable[[Any, Any], Path], str]] = {
         "one of 3 parts of a split model",
     ),
     "unknown tensors": (
-        lambda model, write: write(
-            model, "llama", tensors={"blk.0.ffn_gate_exps.weight": np.zeros(4, np.float32)}
-        ).path,
+        lambda model, write: (
+            write(
+                model, "llama", tensors={"blk.0.ffn_gate_exps.weight": np.zeros(4, np.float32)}
+            ).path
+        ),
         "1 tensors have no place in a llama model: blk.0.ffn_gate_exps.weight",
     ),
     "missing tensors": (
-        lambda model, write: write(
-            model, "llama", leave_out=("blk.1.ffn_up.weight", "output_norm.weight")
-        ).path,
+        lambda model, write: (
+            write(model, "llama", leave_out=("blk.1.ffn_up.weight", "output_norm.weight")).path
+        ),
         "2 tensors are missing in the file: model.layers.1.mlp.up_proj.weight, model.norm.weight",
     ),
     "no embedding": (
@@ -322,9 +320,9 @@ WRONG: dict[str, tuple[Callable[[Any, Any], Path], str]] = {
         "'yarn' needs llama.rope.scaling.original_context_length",
     ),
     "rope factors": (
-        lambda model, write: write(
-            model, "llama", tensors={"rope_freqs.weight": np.ones(7, np.float32)}
-        ).path,
+        lambda model, write: (
+            write(model, "llama", tensors={"rope_freqs.weight": np.ones(7, np.float32)}).path
+        ),
         "rope_freqs.weight must hold 32 positive factors: got 7",
     ),
 }

@@ -254,11 +254,17 @@ def test_gemma(write_tokenizer: Callable[..., Path]) -> None:
     family, contents, _ = get_gguf_tokenizer(str(path))
     reference, _ = convert_gguf_tokenizer(family, contents)
     for text in ("ab ab", "  a  b    ab", "b\n", "<start_of_turn>ab", "zz", ""):
-        assert ours(text, add_special_tokens=False).input_ids == reference.encode(
-            text, add_special_tokens=False
-        ).ids, text
+        assert (
+            ours(text, add_special_tokens=False).input_ids
+            == reference.encode(text, add_special_tokens=False).ids
+        ), text
     assert ours.tokenize("ab    ab\n<start_of_turn>z") == [
-        "ab", "▁▁▁▁", "ab", "<0x0A>", "<start_of_turn>", "<unk>",
+        "ab",
+        "▁▁▁▁",
+        "ab",
+        "<0x0A>",
+        "<start_of_turn>",
+        "<unk>",
     ]
     assert ids(ours, "ab ab") == [2, tokens.index("ab"), tokens.index("▁ab")]
     assert ours.pad_token_id == 0

@@ -294,7 +294,10 @@ def test_dtype_of_a_packed_weight(tmp_path: Path) -> None:
     plain_checkpoint(tmp_path)
     with pytest.raises(FinetuneError, match=r"names weights that become NF4: first.weight"):
         load_nf4_safetensors(
-            on_meta(), tmp_path, ["first"], "cpu",
+            on_meta(),
+            tmp_path,
+            ["first"],
+            "cpu",
             parameter_dtypes={"first.weight": torch.float32},
         )
 

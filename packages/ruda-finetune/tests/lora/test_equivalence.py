@@ -15,10 +15,17 @@ STEPS = 10
 
 def quantised_llama():
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(
-        vocab_size=131, hidden_size=96, intermediate_size=168, num_hidden_layers=3,
-        num_attention_heads=6, num_key_value_heads=2, tie_word_embeddings=True,
-    ))
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=131,
+            hidden_size=96,
+            intermediate_size=168,
+            num_hidden_layers=3,
+            num_attention_heads=6,
+            num_key_value_heads=2,
+            tie_word_embeddings=True,
+        )
+    )
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "proj" in name:
@@ -58,8 +65,10 @@ def train(model, device):
     losses = []
     for ids, mask in batches():
         loss = model(
-            input_ids=ids.to(device), attention_mask=mask.to(device),
-            labels=ids.masked_fill(mask == 0, -100).to(device), use_cache=False,
+            input_ids=ids.to(device),
+            attention_mask=mask.to(device),
+            labels=ids.masked_fill(mask == 0, -100).to(device),
+            use_cache=False,
         ).loss
         loss.backward()
         optimizer.step()

@@ -31,7 +31,9 @@ class Model(nn.Module):
 
 KEYS = [
     f"layers.{i}.{name}.lora_{side}.weight"
-    for i in range(2) for name in ("q_proj", "v_proj") for side in "AB"
+    for i in range(2)
+    for name in ("q_proj", "v_proj")
+    for side in "AB"
 ]
 
 
@@ -47,7 +49,10 @@ def test_only_adapters_are_trainable():
     nn.functional.mse_loss(model.lm_head(model.embed.weight), torch.zeros(20, 20)).backward()
     report = inject_lora(model, rank=4)
     assert report.names == (
-        "layers.0.q_proj", "layers.0.v_proj", "layers.1.q_proj", "layers.1.v_proj",
+        "layers.0.q_proj",
+        "layers.0.v_proj",
+        "layers.1.q_proj",
+        "layers.1.v_proj",
     )
     trainable = [name for name, p in model.named_parameters() if p.requires_grad]
     assert trainable == [key.removesuffix(".weight") for key in KEYS]
@@ -74,7 +79,8 @@ def test_shared_module_gets_one_adapter_everywhere():
     assert model.alias is model.layers[0]["q_proj"] is model.layers[1]["q_proj"]
     assert isinstance(model.alias.base_layer, nn.Linear)
     assert list(adapter_state_dict(model)) == [
-        "layers.0.q_proj.lora_A.weight", "layers.0.q_proj.lora_B.weight",
+        "layers.0.q_proj.lora_A.weight",
+        "layers.0.q_proj.lora_B.weight",
     ]
 
 
@@ -85,12 +91,20 @@ def test_second_injection_is_refused():
     assert isinstance(model.lm_head, nn.Linear)
 
 
-@pytest.mark.parametrize("options, text", [
-    ({"rank": 0}, "rank"), ({"rank": 2.0}, "rank"), ({"rank": True}, "rank"),
-    ({"alpha": 0}, "alpha"), ({"alpha": float("nan")}, "alpha"), ({"alpha": "16"}, "alpha"),
-    ({"adapter_dtype": torch.int8}, "adapter_dtype"),
-    ({"dropout": 1.0}, "dropout"), ({"dropout": -0.1}, "dropout"),
-])
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"rank": 0}, "rank"),
+        ({"rank": 2.0}, "rank"),
+        ({"rank": True}, "rank"),
+        ({"alpha": 0}, "alpha"),
+        ({"alpha": float("nan")}, "alpha"),
+        ({"alpha": "16"}, "alpha"),
+        ({"adapter_dtype": torch.int8}, "adapter_dtype"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"dropout": -0.1}, "dropout"),
+    ],
+)
 def test_bad_settings_change_nothing(options, text):
     model = Model()
     with pytest.raises(AdapterError, match=text):
@@ -150,13 +164,16 @@ def compiled(state):
         state["_orig_mod." + key] = state.pop(key)
 
 
-@pytest.mark.parametrize("damage, texts", [
-    (rename, [r"missing: layers\.0\.q_proj\.lora_A", r"unexpected: layers\.0\.q_proj\.lora_C"]),
-    (drop, [r"missing: layers\.1\.v_proj\.lora_B"]),
-    (reshape, [r"layers\.1\.q_proj\.lora_A\.weight has shape \[3, 16\], wanted \[4, 16\]"]),
-    (integers, [r"layers\.1\.q_proj\.lora_A\.weight is no floating tensor"]),
-    (compiled, [r"prefix '_orig_mod\.': _orig_mod\.layers\.0\.q_proj\.lora_A"]),
-])
+@pytest.mark.parametrize(
+    "damage, texts",
+    [
+        (rename, [r"missing: layers\.0\.q_proj\.lora_A", r"unexpected: layers\.0\.q_proj\.lora_C"]),
+        (drop, [r"missing: layers\.1\.v_proj\.lora_B"]),
+        (reshape, [r"layers\.1\.q_proj\.lora_A\.weight has shape \[3, 16\], wanted \[4, 16\]"]),
+        (integers, [r"layers\.1\.q_proj\.lora_A\.weight is no floating tensor"]),
+        (compiled, [r"prefix '_orig_mod\.': _orig_mod\.layers\.0\.q_proj\.lora_A"]),
+    ],
+)
 def test_wrong_state_is_refused_whole(damage, texts):
     model = adapted()
     before = {key: tensor.clone() for key, tensor in adapter_state_dict(model).items()}

@@ -19,10 +19,17 @@ from ruda_finetune import (
 
 def llama(tied=False):
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(
-        vocab_size=61, hidden_size=48, intermediate_size=80, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=tied,
-    )).eval()
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=61,
+            hidden_size=48,
+            intermediate_size=80,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            tie_word_embeddings=tied,
+        )
+    ).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "proj" in name:

@@ -29,10 +29,16 @@ IDS = torch.arange(3, 23)[None]
 
 def llama(layers=2):
     torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(
-        vocab_size=61, hidden_size=48, intermediate_size=80, num_hidden_layers=layers,
-        num_attention_heads=4, num_key_value_heads=2,
-    )).eval()
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=61,
+            hidden_size=48,
+            intermediate_size=80,
+            num_hidden_layers=layers,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+        )
+    ).eval()
 
 
 def adapted(targets="all-linear", seed=2, **options):
@@ -51,10 +57,15 @@ def logits(model):
         return model(IDS).logits
 
 
-@pytest.mark.parametrize("targets", [
-    "all-linear", ["q_proj", "v_proj"], ["model.layers.1.mlp.down_proj"],
-    ["model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj", "lm_head"],
-])
+@pytest.mark.parametrize(
+    "targets",
+    [
+        "all-linear",
+        ["q_proj", "v_proj"],
+        ["model.layers.1.mlp.down_proj"],
+        ["model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj", "lm_head"],
+    ],
+)
 @pytest.mark.parametrize("options", [{}, {"use_rslora": True, "alpha": 2.5}])
 def test_peft_loads_ours(tmp_path, targets, options):
     model = adapted(targets, **options)
@@ -74,20 +85,36 @@ def test_targets_are_written_as_short_as_they_are_exact(tmp_path):
         return json.loads((tmp_path / "adapter_config.json").read_text())["target_modules"]
 
     assert written("all-linear") == [
-        "down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj",
+        "down_proj",
+        "gate_proj",
+        "k_proj",
+        "o_proj",
+        "q_proj",
+        "up_proj",
+        "v_proj",
     ]
     assert written(["model.layers.1.self_attn.q_proj", "v_proj"]) == [
-        "model.layers.1.self_attn.q_proj", "v_proj",
+        "model.layers.1.self_attn.q_proj",
+        "v_proj",
     ]
 
 
 @pytest.mark.parametrize("name", ["default", "lora"])
-@pytest.mark.parametrize("targets", [
-    "all-linear", ["q_proj", "v_proj"], r".*layers\.1\.mlp\.(up|down)_proj",
-])
+@pytest.mark.parametrize(
+    "targets",
+    [
+        "all-linear",
+        ["q_proj", "v_proj"],
+        r".*layers\.1\.mlp\.(up|down)_proj",
+    ],
+)
 def test_ours_loads_peft(tmp_path, targets, name):
     config = peft.LoraConfig(
-        r=4, lora_alpha=10, target_modules=targets, lora_dropout=0.1, init_lora_weights=False,
+        r=4,
+        lora_alpha=10,
+        target_modules=targets,
+        lora_dropout=0.1,
+        init_lora_weights=False,
         task_type="CAUSAL_LM",
     )
     torch.manual_seed(3)
@@ -130,9 +157,7 @@ def test_fused_nf4_model_round_trip(tmp_path, device):
     other = llama()
     quantize_nf4(other)
     load_adapter(other, tmp_path)
-    torch.testing.assert_close(
-        logits(other), wanted.detach().cpu(), rtol=1e-4, atol=1e-4
-    )
+    torch.testing.assert_close(logits(other), wanted.detach().cpu(), rtol=1e-4, atol=1e-4)
 
 
 def edit_config(directory: Path, **changes):
@@ -168,18 +193,23 @@ def compiled_outside(tensors):
 
 
 def mlx(tensors):
-    return {k.removeprefix("base_model.model.").replace("lora_A.weight", "lora_a"): v
-            for k, v in tensors.items()}
+    return {
+        k.removeprefix("base_model.model.").replace("lora_A.weight", "lora_a"): v
+        for k, v in tensors.items()
+    }
 
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["fresh", "adapted"])
-@pytest.mark.parametrize("change, text", [
-    (renamed, r"missing: model\.layers\.0\.self_attn\.q_proj\.lora_A.*unexpected: .*qq_proj"),
-    (dropped, r"missing: model\.layers\.1\.self_attn\.q_proj"),
-    (compiled_inside, r"prefix '_orig_mod\.': _orig_mod\.model\.layers\.0"),
-    (compiled_outside, r"key '_orig_mod\.base_model.* torch\.compile's '_orig_mod\.'"),
-    (mlx, r"key 'model\.layers\.0.*' is not PEFT's"),
-])
+@pytest.mark.parametrize(
+    "change, text",
+    [
+        (renamed, r"missing: model\.layers\.0\.self_attn\.q_proj\.lora_A.*unexpected: .*qq_proj"),
+        (dropped, r"missing: model\.layers\.1\.self_attn\.q_proj"),
+        (compiled_inside, r"prefix '_orig_mod\.': _orig_mod\.model\.layers\.0"),
+        (compiled_outside, r"key '_orig_mod\.base_model.* torch\.compile's '_orig_mod\.'"),
+        (mlx, r"key 'model\.layers\.0.*' is not PEFT's"),
+    ],
+)
 def test_wrong_tensors_are_refused(tmp_path, change, text, prepared):
     save_adapter(adapted(), tmp_path)
     edit_tensors(tmp_path, change)
@@ -192,18 +222,21 @@ def test_wrong_tensors_are_refused(tmp_path, change, text, prepared):
     assert all(torch.equal(after[name], p) for name, p in before.items())
 
 
-@pytest.mark.parametrize("changes, text", [
-    ({"r": 8}, r"shape \[4, 48\], wanted \[8, 48\]"),
-    ({"use_dora": True}, "use_dora=True is not supported"),
-    ({"rank_pattern": {"q_proj": 8}}, "rank_pattern"),
-    ({"alpha_pattern": {"q_proj": 8}}, "alpha_pattern"),
-    ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
-    ({"bias": "all"}, "bias='all'"),
-    ({"peft_type": "IA3"}, "peft_type must be 'LORA', got 'IA3'"),
-    ({"target_modules": ["q_proj", "typo_proj"]}, "no module is called 'typo_proj'"),
-    ({"target_modules": "nothing.*"}, "matches no linear layer"),
-    ({"target_modules": None}, "'target_modules' is missing"),
-])
+@pytest.mark.parametrize(
+    "changes, text",
+    [
+        ({"r": 8}, r"shape \[4, 48\], wanted \[8, 48\]"),
+        ({"use_dora": True}, "use_dora=True is not supported"),
+        ({"rank_pattern": {"q_proj": 8}}, "rank_pattern"),
+        ({"alpha_pattern": {"q_proj": 8}}, "alpha_pattern"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        ({"bias": "all"}, "bias='all'"),
+        ({"peft_type": "IA3"}, "peft_type must be 'LORA', got 'IA3'"),
+        ({"target_modules": ["q_proj", "typo_proj"]}, "no module is called 'typo_proj'"),
+        ({"target_modules": "nothing.*"}, "matches no linear layer"),
+        ({"target_modules": None}, "'target_modules' is missing"),
+    ],
+)
 def test_wrong_configs_are_refused(tmp_path, changes, text):
     save_adapter(adapted(), tmp_path)
     edit_tensors(tmp_path, lambda tensors: tensors)  # without the record of the settings
@@ -278,7 +311,9 @@ def test_saving_again_replaces_and_keeps_other_files(tmp_path):
     model = adapted(rank=8)
     save_adapter(model, tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "adapter_config.json", "adapter_model.safetensors", "notes.txt",
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "notes.txt",
     ]
     other = llama()
     load_adapter(other, tmp_path)

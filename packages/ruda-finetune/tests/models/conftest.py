@@ -23,14 +23,28 @@ SIZES = {
 CASES = {
     "llama": ("llama", {"attention_bias": True, "tie_word_embeddings": False}),
     "llama_tied": ("llama", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
-    "llama3_rope": ("llama", {"rope_parameters": {
-        "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0, "original_max_position_embeddings": 32,
-    }}),
+    "llama3_rope": (
+        "llama",
+        {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 10000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
+            }
+        },
+    ),
     "qwen2": ("qwen2", {}),
-    "qwen2_window": ("qwen2", {
-        "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1,
-    }),
+    "qwen2_window": (
+        "qwen2",
+        {
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "max_window_layers": 1,
+        },
+    ),
     "qwen3": ("qwen3", {"tie_word_embeddings": True}),
     "mistral": ("mistral", {"sliding_window": None}),
     "mistral_window": ("mistral", {"sliding_window": 5}),

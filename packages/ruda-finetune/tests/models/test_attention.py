@@ -19,8 +19,8 @@ def reference(query, key, value, visible, scale):
     """[B, H, Q, D], [B, G, KV, D] and bool [Q, KV] -> [B, Q, H, D] in float64."""
     repeat = query.shape[1] // key.shape[1]
     query, key, value = (
-        part.cpu().double() for part in
-        (query, key.repeat_interleave(repeat, 1), value.repeat_interleave(repeat, 1))
+        part.cpu().double()
+        for part in (query, key.repeat_interleave(repeat, 1), value.repeat_interleave(repeat, 1))
     )
     scores = (query @ key.transpose(2, 3) * scale).masked_fill(~visible, -math.inf)
     return (scores.softmax(-1).nan_to_num(0.0) @ value).transpose(1, 2)

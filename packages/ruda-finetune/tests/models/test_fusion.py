@@ -15,8 +15,15 @@ from ruda_finetune import FinetuneError, fuse_model, inject_lora, quantize_nf4
 from ruda_finetune.models import FusedAttention, FusedMLP, FusedRMSNorm
 
 CASES = [
-    "llama", "llama_tied", "llama3_rope", "qwen2", "qwen2_window", "qwen3", "mistral",
-    "mistral_window", "gemma",
+    "llama",
+    "llama_tied",
+    "llama3_rope",
+    "qwen2",
+    "qwen2_window",
+    "qwen3",
+    "mistral",
+    "mistral_window",
+    "gemma",
 ]
 FORWARD, BACKWARD = 5e-6, 1.5e-5  # RMS(error) / RMS(reference), float32
 
@@ -90,13 +97,14 @@ def test_left_padded_batch_equals_single_rows(build, case, device):
         # generate's position ids, so that a row's positions start at its first real token
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
         batch = model(
-            input_ids=ids.to(device), attention_mask=mask.to(device),
+            input_ids=ids.to(device),
+            attention_mask=mask.to(device),
             position_ids=positions.to(device),
         ).logits.cpu()
         assert torch.isfinite(batch).all()
         for index, row in enumerate(rows):
             alone = model(input_ids=row[None].to(device)).logits.cpu()[0]
-            close(batch[index, -len(row):], alone, FORWARD)
+            close(batch[index, -len(row) :], alone, FORWARD)
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static", None])
@@ -126,9 +134,10 @@ def test_generate_does_not_depend_on_the_batch(build, device):
     for index, row in enumerate(rows):
         alone = model.generate(
             input_ids=row[None].to(device),
-            attention_mask=torch.ones(1, len(row), dtype=torch.long, device=device), **options,
+            attention_mask=torch.ones(1, len(row), dtype=torch.long, device=device),
+            **options,
         )
-        assert alone[0, len(row):].tolist() == batch[index, ids.shape[1]:].tolist()
+        assert alone[0, len(row) :].tolist() == batch[index, ids.shape[1] :].tolist()
 
 
 def test_packed_rows_do_not_see_each_other(build, device):
@@ -140,7 +149,8 @@ def test_packed_rows_do_not_see_each_other(build, device):
     with torch.no_grad():
         packed = model(
             input_ids=torch.cat((first, second))[None].to(device),
-            position_ids=positions.to(device), use_cache=False,
+            position_ids=positions.to(device),
+            use_cache=False,
         ).logits.cpu()[0]
         for row, part in ((first, packed[:5]), (second, packed[5:])):
             close(part, model(input_ids=row[None].to(device)).logits.cpu()[0], FORWARD)
@@ -239,10 +249,15 @@ def test_modules_are_replaced_and_reported(build):
     assert model.model.layers[0] is layer
 
 
-@pytest.mark.parametrize("case, windows", [
-    ("llama", [None, None]), ("qwen2_window", [None, 5]), ("mistral_window", [5, 5]),
-    ("mistral", [None, None]),
-])
+@pytest.mark.parametrize(
+    "case, windows",
+    [
+        ("llama", [None, None]),
+        ("qwen2_window", [None, 5]),
+        ("mistral_window", [5, 5]),
+        ("mistral", [None, None]),
+    ],
+)
 def test_windows_are_taken_over(build, case, windows):
     model = build(case)
     fuse_model(model)
@@ -262,8 +277,15 @@ def test_gemma_keeps_its_mlp_and_says_why(build):
 def test_other_models_are_left_alone():
     from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel
 
-    sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "head_dim": 8,
-             "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    sizes = {
+        "vocab_size": 50,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "head_dim": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    }
     for model in (
         GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2)),
         Gemma2ForCausalLM(Gemma2Config(**sizes)),
@@ -292,12 +314,16 @@ def test_module_with_hooks_stays(build):
 def test_library_classes_are_not_patched(build):
     from transformers.models.llama import modeling_llama as library
 
-    before = {name: vars(getattr(library, name)).copy() for name in dir(library)
-              if isinstance(getattr(library, name), type)}
+    before = {
+        name: vars(getattr(library, name)).copy()
+        for name in dir(library)
+        if isinstance(getattr(library, name), type)
+    }
     fuse_model(build("llama"))
     for name, members in before.items():
         changed = {
-            key for key, value in vars(getattr(library, name)).items()
+            key
+            for key, value in vars(getattr(library, name)).items()
             if members.get(key) is not value and "cached" not in key
         }
         assert changed == set(), name

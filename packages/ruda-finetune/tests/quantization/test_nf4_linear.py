@@ -109,10 +109,15 @@ def test_nothing_dense_is_kept(device):
     assert all(count < 128 * 128 for count in saved)
 
 
-@pytest.mark.parametrize("cast", [
-    lambda m: m.half(), lambda m: m.to(torch.bfloat16), lambda m: m.double(),
-    lambda m: m.to("cpu", torch.float16),
-])
+@pytest.mark.parametrize(
+    "cast",
+    [
+        lambda m: m.half(),
+        lambda m: m.to(torch.bfloat16),
+        lambda m: m.double(),
+        lambda m: m.to("cpu", torch.float16),
+    ],
+)
 def test_scales_stay_float32(cast):
     layer = make(8, 64)
     scales, codebook = layer.scales.clone(), layer.codebook.clone()
@@ -141,8 +146,9 @@ def test_state_dict_round_trip():
     layer = make(8, 65)
     state = layer.state_dict()
     assert list(state) == ["bias", "packed", "scales"]
-    other = NF4Linear(65, 8, torch.zeros_like(layer.packed), torch.zeros_like(layer.scales),
-                      bias=torch.zeros(8))
+    other = NF4Linear(
+        65, 8, torch.zeros_like(layer.packed), torch.zeros_like(layer.scales), bias=torch.zeros(8)
+    )
     other.load_state_dict(state)
     x = torch.randn(3, 65)
     assert torch.equal(other(x), layer(x))
@@ -180,20 +186,26 @@ def test_dequantize_dtype_and_odd_counts(device):
     assert torch.equal(dense.cpu(), layer.dequantize().cpu().to(torch.bfloat16))
 
 
-@pytest.mark.parametrize("changes, text", [
-    ({"in_features": 0}, "in_features"),
-    ({"tile_rows": 0}, "tile_rows"),
-    ({"block_size": 7}, "block_size"),
-    ({"packed": torch.zeros(255, dtype=torch.uint8)}, r"packed must be .*\[256\]"),
-    ({"packed": torch.zeros(256)}, "packed must be .*uint8"),
-    ({"scales": torch.zeros(8, dtype=torch.float16)}, "scales must be .*float32"),
-    ({"scales": torch.zeros(9)}, r"scales must be .*\[8\]"),
-    ({"bias": torch.zeros(9)}, "bias"),
-])
+@pytest.mark.parametrize(
+    "changes, text",
+    [
+        ({"in_features": 0}, "in_features"),
+        ({"tile_rows": 0}, "tile_rows"),
+        ({"block_size": 7}, "block_size"),
+        ({"packed": torch.zeros(255, dtype=torch.uint8)}, r"packed must be .*\[256\]"),
+        ({"packed": torch.zeros(256)}, "packed must be .*uint8"),
+        ({"scales": torch.zeros(8, dtype=torch.float16)}, "scales must be .*float32"),
+        ({"scales": torch.zeros(9)}, r"scales must be .*\[8\]"),
+        ({"bias": torch.zeros(9)}, "bias"),
+    ],
+)
 def test_bad_arguments(changes, text):
     arguments = {
-        "in_features": 64, "out_features": 8, "packed": torch.zeros(256, dtype=torch.uint8),
-        "scales": torch.zeros(8), **changes,
+        "in_features": 64,
+        "out_features": 8,
+        "packed": torch.zeros(256, dtype=torch.uint8),
+        "scales": torch.zeros(8),
+        **changes,
     }
     with pytest.raises(QuantizationError, match=text):
         NF4Linear(**arguments)

@@ -32,7 +32,7 @@ def reference(weight: torch.Tensor, block: int) -> tuple[np.ndarray, np.ndarray]
     flat = weight.double().contiguous().view(-1).numpy()
     book = nf4_codebook().double().numpy()
     codes = np.zeros(flat.size, dtype=np.int64)
-    scales = np.array([np.abs(flat[i:i + block]).max() for i in range(0, flat.size, block)])
+    scales = np.array([np.abs(flat[i : i + block]).max() for i in range(0, flat.size, block)])
     for index, value in enumerate(flat):
         scale = scales[index // block]
         distance = np.abs(book - (value / scale if scale else 0.0))
@@ -92,8 +92,8 @@ def test_error_is_at_most_half_the_widest_gap(shape, block):
     gap = float((book[1:] - book[:-1]).max()) / 2
     error = (restored - weight).abs().view(-1)
     for start in range(0, weight.numel(), block):
-        scale = weight.view(-1)[start:start + block].abs().max()
-        assert error[start:start + block].max() <= gap * scale * (1 + 1e-5)
+        scale = weight.view(-1)[start : start + block].abs().max()
+        assert error[start : start + block].max() <= gap * scale * (1 + 1e-5)
 
 
 def linear_of(weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.nn.Linear:
@@ -104,10 +104,17 @@ def linear_of(weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.n
     return layer
 
 
-@pytest.mark.parametrize("view", [
-    lambda w: w.t(), lambda w: w[:, ::2], lambda w: w[3:9], lambda w: w[1::3, 4:],
-    lambda w: w[0].expand(5, -1),
-], ids=["transposed", "columns", "rows", "slice", "expanded"])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda w: w.t(),
+        lambda w: w[:, ::2],
+        lambda w: w[3:9],
+        lambda w: w[1::3, 4:],
+        lambda w: w[0].expand(5, -1),
+    ],
+    ids=["transposed", "columns", "rows", "slice", "expanded"],
+)
 def test_strided_weight_equals_its_copy(view):
     weight = view(random_weight((12, 30)))
     for got, wanted in zip(pack_nf4(weight), pack_nf4(weight.contiguous())):
@@ -139,16 +146,19 @@ def test_extremes_of_a_block_are_exact():
         assert restored[row, index] == weight[row, index]
 
 
-@pytest.mark.parametrize("bad, text", [
-    (torch.zeros(0, 4), "non-empty"),
-    (torch.zeros(4), "non-empty matrix"),
-    (torch.zeros(2, 3, 4), "non-empty matrix"),
-    (torch.zeros(2, 3, dtype=torch.float64), "float64"),
-    (torch.zeros(2, 3, dtype=torch.int8), "int8"),
-    (torch.zeros(2, 3, device="meta"), "meta"),
-    (torch.tensor([[1.0, math.nan, 2.0]]), "1 values that are NaN or infinite, of 3"),
-    (torch.tensor([[1.0, math.inf, -math.inf]]), "2 values that are NaN or infinite"),
-])
+@pytest.mark.parametrize(
+    "bad, text",
+    [
+        (torch.zeros(0, 4), "non-empty"),
+        (torch.zeros(4), "non-empty matrix"),
+        (torch.zeros(2, 3, 4), "non-empty matrix"),
+        (torch.zeros(2, 3, dtype=torch.float64), "float64"),
+        (torch.zeros(2, 3, dtype=torch.int8), "int8"),
+        (torch.zeros(2, 3, device="meta"), "meta"),
+        (torch.tensor([[1.0, math.nan, 2.0]]), "1 values that are NaN or infinite, of 3"),
+        (torch.tensor([[1.0, math.inf, -math.inf]]), "2 values that are NaN or infinite"),
+    ],
+)
 def test_bad_weights_are_refused(bad, text):
     with pytest.raises(QuantizationError, match=text):
         pack_nf4(bad)

@@ -77,7 +77,10 @@ def test_exact_names_and_endings():
     assert resolve_targets(model, ["layers.1.q_proj"]).names == ("layers.1.q_proj",)
     report = resolve_targets(model, ["v_proj", "layers.0.q_proj", "layers.0.v_proj"])
     assert report.names == (
-        "layers.0.q_proj", "layers.0.v_proj", "layers.1.v_proj", "layers.2.v_proj",
+        "layers.0.q_proj",
+        "layers.0.v_proj",
+        "layers.1.v_proj",
+        "layers.2.v_proj",
     )
     assert report.matched == {"v_proj": 3, "layers.0.q_proj": 1, "layers.0.v_proj": 1}
     assert report.lines() == ["v_proj: 3/6", "layers.0.q_proj: 1/6", "layers.0.v_proj: 1/6"]
@@ -87,18 +90,21 @@ def test_exact_names_and_endings():
         resolve_targets(model, ["proj"])  # an ending starts at a dot
 
 
-@pytest.mark.parametrize("targets, text", [
-    (["q_proj", "typo_proj"], "no module is called 'typo_proj'; near names: .*q_proj"),
-    (["layers.0.q_porj"], "near names: layers.0.q_proj"),
-    (["layers.7.q_proj"], r"near names: layers.\d.q_proj"),
-    (["embed_tokens", "lm_head"], "'embed_tokens', which is of type Embedding"),
-    (["norm"], "'layers.0.norm', which is of type LayerNorm"),
-    (["layers"], "ModuleList"),
-    ([], "empty"),
-    ([""], "non-empty names"),
-    ([3], "non-empty names"),
-    ("q_proj", r"write \['q_proj'\]"),
-])
+@pytest.mark.parametrize(
+    "targets, text",
+    [
+        (["q_proj", "typo_proj"], "no module is called 'typo_proj'; near names: .*q_proj"),
+        (["layers.0.q_porj"], "near names: layers.0.q_proj"),
+        (["layers.7.q_proj"], r"near names: layers.\d.q_proj"),
+        (["embed_tokens", "lm_head"], "'embed_tokens', which is of type Embedding"),
+        (["norm"], "'layers.0.norm', which is of type LayerNorm"),
+        (["layers"], "ModuleList"),
+        ([], "empty"),
+        ([""], "non-empty names"),
+        ([3], "non-empty names"),
+        ("q_proj", r"write \['q_proj'\]"),
+    ],
+)
 def test_bad_targets_change_nothing(targets, text):
     model = Model()
     before = kinds(model)

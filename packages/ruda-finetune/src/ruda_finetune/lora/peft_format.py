@@ -205,9 +205,7 @@ def _read_tensors(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, s
     path = directory / WEIGHTS_FILE
     if not path.is_file():
         present = ", ".join(sorted(p.name for p in directory.iterdir())[:8])
-        raise AdapterError(
-            f"[load_adapter] no {WEIGHTS_FILE} in {directory}; it holds {present}"
-        )
+        raise AdapterError(f"[load_adapter] no {WEIGHTS_FILE} in {directory}; it holds {present}")
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
@@ -221,7 +219,7 @@ def _read_tensors(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, s
             f"[load_adapter] {path}: key {wrong[0]!r} is not PEFT's (it lacks the prefix "
             f"{_PREFIX!r}{compiled}); {len(wrong)} of {len(tensors)} keys are foreign"
         )
-    return {key[len(_PREFIX):]: value for key, value in tensors.items()}, metadata
+    return {key[len(_PREFIX) :]: value for key, value in tensors.items()}, metadata
 
 
 def _config_targets(model: nn.Module, config: Mapping[str, Any], path: Path) -> list[str]:
@@ -231,7 +229,8 @@ def _config_targets(model: nn.Module, config: Mapping[str, Any], path: Path) -> 
     if isinstance(targets, str) and targets.lower() != ALL_LINEAR:
         heads = vocabulary_heads(model)
         names = [
-            name for name, module in modules.items()
+            name
+            for name, module in modules.items()
             if is_linear(module) and id(module) not in heads and re.fullmatch(targets, name)
         ]
         if not names:
@@ -285,8 +284,13 @@ def load_adapter(
         shapes[f"{name}.lora_B.weight"] = (int(layer.out_features), rank)  # type: ignore[arg-type]
     check_adapter_tensors(state, shapes, "load_adapter")
     inject_lora(
-        model, names, rank, config["lora_alpha"], adapter_dtype,
-        config.get("lora_dropout") or 0.0, bool(config.get("use_rslora", False)),
+        model,
+        names,
+        rank,
+        config["lora_alpha"],
+        adapter_dtype,
+        config.get("lora_dropout") or 0.0,
+        bool(config.get("use_rslora", False)),
     )
     load_adapter_state_dict(model, state)
     return config
@@ -301,5 +305,3 @@ def _check_same(model: nn.Module, config: Mapping[str, Any], path: Path) -> None
                 f"[load_adapter] {path}: {key} is {theirs!r}, but the model's adapters have "
                 f"{settings[key]!r}"
             )
-
-

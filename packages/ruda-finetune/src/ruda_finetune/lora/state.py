@@ -72,7 +72,8 @@ def check_adapter_tensors(
         more = f"; and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
         raise AdapterError(
             f"[{operator}] the adapter does not fit the model, nothing was loaded: "
-            + "; ".join(problems[:_LISTED]) + more
+            + "; ".join(problems[:_LISTED])
+            + more
         )
 
 

@@ -64,13 +64,23 @@ def ruda_attention_forward(
     if causal and kv_length > q_length:
         key, value = key[:, :, :q_length], value[:, :, :q_length]
         kv_length = q_length
-    if attention_mask is None and sliding_window is not None and is_causal \
-            and kv_length > sliding_window:
+    if (
+        attention_mask is None
+        and sliding_window is not None
+        and is_causal
+        and kv_length > sliding_window
+    ):
         attention_mask = _window_mask(q_length, kv_length, sliding_window, query.device)
         causal = False
     output = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=attention_mask, dropout_p=dropout, is_causal=causal,
-        scale=scaling, enable_gqa=query.shape[1] != key.shape[1],
+        query,
+        key,
+        value,
+        attn_mask=attention_mask,
+        dropout_p=dropout,
+        is_causal=causal,
+        scale=scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
     )
     return output.transpose(1, 2).contiguous(), None
 

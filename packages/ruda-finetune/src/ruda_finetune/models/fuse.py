@@ -84,7 +84,7 @@ def _family_of(module: nn.Module) -> tuple[Family, str] | None:
     for model_type, family in FAMILIES.items():
         home = f"transformers.models.{model_type}.modeling_{model_type}"
         if cls.__module__ == home and cls.__name__.startswith(family.prefix):
-            return family, cls.__name__[len(family.prefix):]
+            return family, cls.__name__[len(family.prefix) :]
     return None
 
 
@@ -144,9 +144,7 @@ def fuse_model(model: nn.Module) -> FusionReport:
             reasons[key] = reasons.get(key, 0) + 1
     fused = {
         kind: sum(isinstance(module, cls) for module in model.modules())
-        for kind, cls in (
-            ("attention", FusedAttention), ("mlp", FusedMLP), ("norm", FusedRMSNorm)
-        )
+        for kind, cls in (("attention", FusedAttention), ("mlp", FusedMLP), ("norm", FusedRMSNorm))
     }
     library_models = [m for m in model.modules() if isinstance(m, transformers.PreTrainedModel)]
     if fused["attention"]:

@@ -147,9 +147,15 @@ class FusedAttention(_Replacement):
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)
         output, weights = self._attention()(
-            self, query, key, value, attention_mask,
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
             dropout=self.attention_dropout if self.training else 0.0,
-            scaling=self.scaling, sliding_window=self.window, **kwargs,
+            scaling=self.scaling,
+            sliding_window=self.window,
+            **kwargs,
         )
         return self.o_proj(output.reshape(batch, length, -1)), weights
 

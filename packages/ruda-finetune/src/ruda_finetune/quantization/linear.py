@@ -68,8 +68,11 @@ class NF4Linear(nn.Module):
         bias: torch.Tensor | None = None,
     ) -> None:
         super().__init__()
-        for name, value in (("in_features", in_features), ("out_features", out_features),
-                            ("tile_rows", tile_rows)):
+        for name, value in (
+            ("in_features", in_features),
+            ("out_features", out_features),
+            ("tile_rows", tile_rows),
+        ):
             if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
                 raise QuantizationError(
                     f"[NF4Linear] {name} must be a positive integer: got {value!r}"
@@ -104,7 +107,12 @@ class NF4Linear(nn.Module):
         """Quantise a dense layer on the CPU; the bias parameter is taken over as it is."""
         packed, scales = pack_nf4(linear.weight, block_size)
         layer = cls(
-            linear.in_features, linear.out_features, packed, scales, block_size, tile_rows,
+            linear.in_features,
+            linear.out_features,
+            packed,
+            scales,
+            block_size,
+            tile_rows,
             linear.bias,
         )
         return layer.train(linear.training)
@@ -112,8 +120,13 @@ class NF4Linear(nn.Module):
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """The dense weight [out_features, in_features], a new tensor on the layer's device."""
         return unpack_nf4(
-            self.packed, self.scales, self.codebook, self.out_features, self.in_features,
-            self.block_size, dtype,
+            self.packed,
+            self.scales,
+            self.codebook,
+            self.out_features,
+            self.in_features,
+            self.block_size,
+            dtype,
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -129,8 +142,15 @@ class NF4Linear(nn.Module):
             # the operator's only gradient is x's: a trainable bias is added outside
             trained = bias is not None and bias.requires_grad and torch.is_grad_enabled()
             y = torch.ops.ruda.nf4_linear(
-                x, self.packed, self.scales, self.codebook, None if trained else bias,
-                self.out_features, self.in_features, self.block_size, self.tile_rows,
+                x,
+                self.packed,
+                self.scales,
+                self.codebook,
+                None if trained else bias,
+                self.out_features,
+                self.in_features,
+                self.block_size,
+                self.tile_rows,
             )
             return y + bias if trained else y
         if x.device != self.packed.device:

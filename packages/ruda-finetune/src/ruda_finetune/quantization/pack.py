@@ -70,7 +70,7 @@ def pack_nf4(
         )
     values = weight.detach().reshape(-1)  # a copy only where the strides ask for one
     step = chunk_blocks * block_size
-    chunks = [values[start:start + step] for start in range(0, values.numel(), step)]
+    chunks = [values[start : start + step] for start in range(0, values.numel(), step)]
     bad = sum(chunk.numel() - int(torch.isfinite(chunk).sum()) for chunk in chunks)
     if bad:
         raise QuantizationError(
@@ -87,7 +87,7 @@ def pack_nf4(
         parts = nf4.quantize(from_dlpack(chunk[None]), block_size)
         for target, part, size in zip(result, parts, (step // 2, chunk_blocks)):
             found = torch.from_numpy(part.numpy())
-            target[index * size:index * size + found.numel()] = found
+            target[index * size : index * size + found.numel()] = found
     return result
 
 

@@ -66,9 +66,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "qwen2": Architecture("qwen2", "Qwen2ForCausalLM", _LAYER),
     "qwen3": Architecture("qwen3", "Qwen3ForCausalLM", _LAYER | _QK_NORM, optional_bias=True),
-    "gemma": Architecture(
-        "gemma", "GemmaForCausalLM", _LAYER, norm_offset=1.0, optional_bias=True
-    ),
+    "gemma": Architecture("gemma", "GemmaForCausalLM", _LAYER, norm_offset=1.0, optional_bias=True),
 }
 
 

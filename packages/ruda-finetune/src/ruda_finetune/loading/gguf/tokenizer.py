@@ -206,9 +206,7 @@ def _sentencepiece(file: GGUFFile, tokens: list[str]) -> Tokenizer:
     return backend
 
 
-def _merges(
-    file: GGUFFile, vocabulary: dict[str, int], by_position: bool
-) -> list[tuple[str, str]]:
+def _merges(file: GGUFFile, vocabulary: dict[str, int], by_position: bool) -> list[tuple[str, str]]:
     """The merges of a sentencepiece vocabulary, best first.
 
     Every split of a token into two tokens is a merge, as good as the token it makes: its score, or
