@@ -1,6 +1,6 @@
 // Backwards of SiLU and Mish. Both have a composite-implicit kernel, so that they are in no list;
-// without these registrations a backward pass would decompose them into five operators. Autograd knows
-// both by formula, so a kernel here does not lose their own derivative.
+// without these registrations a backward pass would decompose them into five operators. Autograd
+// knows both by formula, so a kernel here does not lose their own derivative.
 
 #include "host_call.h"
 

@@ -1,6 +1,6 @@
 // Scaled dot product attention: ATen's CPU flash kernel behind the overrideable pair of operators.
-// Grouped key and value heads are read in place, without copies. What the kernel does not take goes to
-// ATen's math path, which decomposes into operators of the list.
+// Grouped key and value heads are read in place, without copies. What the kernel does not take goes
+// to ATen's math path, which decomposes into operators of the list.
 
 #include "host_call.h"
 
@@ -65,8 +65,8 @@ int64_t choose(const Tensor& query, const Tensor& key, const Tensor& value,
   }
   TORCH_CHECK(context.userEnabledMathSDP(), "[scaled_dot_product_attention] no enabled backend "
               "takes these arguments on ruda: the fused kernel wants [batch, heads, length, width] "
-              "tensors of one floating dtype, equal widths, no dropout and a mask without gradient; "
-              "enable SDPBackend.MATH for the rest");
+              "tensors of one floating dtype, equal widths, no dropout and a mask without "
+              "gradient; enable SDPBackend.MATH for the rest");
   return static_cast<int64_t>(at::SDPBackend::math);
 }
 
@@ -85,9 +85,9 @@ attention(const Tensor& query, const Tensor& key, const Tensor& value, const Opt
   require_ruda("aten::scaled_dot_product_attention",
                {{"query", query}, {"key", key}, {"value", value},
                 {"attn_mask", mask.value_or(Tensor())}});
-  TORCH_CHECK(dropout == 0.0, "[scaled_dot_product_attention] the fused kernel takes no dropout: got "
-              "dropout_p=", dropout, "; call torch.nn.functional.scaled_dot_product_attention, "
-              "which chooses the math path");
+  TORCH_CHECK(dropout == 0.0, "[scaled_dot_product_attention] the fused kernel takes no dropout: "
+              "got dropout_p=", dropout, "; torch.nn.functional.scaled_dot_product_attention "
+              "chooses the math path for it");
   HostCall call;
   auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
       with_adjacent_features(call.alias(query)), with_adjacent_features(call.alias(key)),

@@ -1,5 +1,5 @@
-// Automatic mixed precision: which operators run in the autocast dtype, which in float32 and which in
-// the widest dtype of their arguments. The lists are ATen's own.
+// Automatic mixed precision: which operators run in the autocast dtype, which in float32 and which
+// in the widest dtype of their arguments. The lists are ATen's own.
 
 #include <ATen/Functions.h>
 #include <ATen/autocast_mode.h>

@@ -217,7 +217,8 @@ void not_listed(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, "[", op.operator_name(), "] has no kernel on ruda (target host, dtype ", dtype,
-      "); nothing falls back to the CPU by itself: move the tensors with .cpu() to compute it there");
+      "); nothing falls back to the CPU by itself: move the tensors with .cpu() to compute it "
+      "there");
 }
 
 }  // namespace

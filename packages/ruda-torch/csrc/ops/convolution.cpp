@@ -1,5 +1,5 @@
-// Convolutions. ATen routes every convolution of a PrivateUse1 device to the overrideable pair, which
-// has no kernel of its own for CPU: both call ATen's ordinary convolution on aliases.
+// Convolutions. ATen routes every convolution of a PrivateUse1 device to the overrideable pair,
+// which has no kernel of its own for CPU: both call ATen's ordinary convolution on aliases.
 
 #include "host_call.h"
 

@@ -23,8 +23,8 @@ constexpr c10::DispatchKeySet kKept({c10::DispatchKey::Conjugate, c10::DispatchK
 
 constexpr size_t kLinearSearch = 16;
 
-// The memory of a storage that a kernel made, as memory of ruda. Only storages of our pool: any other
-// may belong to a tensor of the user's.
+// Only storages of our pool may become storages of ruda: any other may belong to a tensor of the
+// user's.
 bool is_ours(const c10::StorageImpl* storage) {
   return storage->data_ptr().get_deleter() == &pool_release;
 }

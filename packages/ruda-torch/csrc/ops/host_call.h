@@ -26,8 +26,8 @@ namespace ruda_torch {
 void require_ruda(const char* operation,
                   std::initializer_list<std::pair<const char*, const at::Tensor&>> arguments);
 
-// Lives on the stack around one call. While it lives, results come from our pool, and operators that
-// the CPU kernel calls in turn skip autograd and autocast: both have done their work above us.
+// Lives on the stack around one call. While it lives, results come from our pool, and operators
+// that the CPU kernel calls in turn skip autograd and autocast: both have done their work above us.
 //
 // A call runs when the current stream is idle. Streams of the host target are synchronous, so it is
 // idle here; this constructor is where an asynchronous mode waits for it.
@@ -43,8 +43,8 @@ class HostCall {
   at::Tensor alias(const at::Tensor& tensor);
   std::optional<at::Tensor> alias(const std::optional<at::Tensor>& tensor);
 
-  // The same for an argument that the kernel writes: give_back() hands its new sizes, and new memory
-  // if the kernel resized it, to `tensor`, which must stay alive until then.
+  // The same for an argument that the kernel writes: give_back() hands its new sizes, and new
+  // memory if the kernel resized it, to `tensor`, which must stay alive until then.
   at::Tensor alias_written(const at::Tensor& tensor);
   void give_back();
 

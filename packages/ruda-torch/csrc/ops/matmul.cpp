@@ -1,10 +1,10 @@
 // Matrix products through ruda-blas ("gemm.matmul"), which takes any strides.
 //
-// The rule: float32, float16 and bfloat16 go to ruda-blas when both operands have that dtype and fit.
-// It multiplies half types in float32 panels, where ATen's products of half types run at a fraction of
-// the float32 rate; the exception is bfloat16 on CPUs with instructions for it (AVX512-BF16), where
-// ATen's is the faster one for products of 2^24 multiplications and more. Everything else, errors
-// included, is ATen's through the boxed kernel.
+// The rule: float32, float16 and bfloat16 go to ruda-blas when both operands have that dtype and
+// fit. It multiplies half types in float32 panels, where ATen's products of half types run at a
+// fraction of the float32 rate; the exception is bfloat16 on CPUs with instructions for it
+// (AVX512-BF16), where ATen's is the faster one for products of 2^24 multiplications and more.
+// Everything else, errors included, is ATen's through the boxed kernel.
 
 #include "boxed.h"
 #include "host_call.h"

@@ -48,8 +48,8 @@ namespace detail {
 // `groups` times 32 words, beginning with block `first`.
 void philox_fill(uint64_t seed, uint64_t first, int64_t groups, uint32_t* words);
 
-// The numbers of one element that needs an unknown count of them (rejection): the element's index is
-// the upper half of the counter, which plain ranges leave at 0.
+// The numbers of one element that needs an unknown count of them (rejection): the element's index
+// is the upper half of the counter, which plain ranges leave at 0.
 class PhiloxStream {
  public:
   PhiloxStream(uint64_t seed, uint64_t offset, uint64_t element)

@@ -1,5 +1,5 @@
-// In-place distributions: uniform_, normal_, random_, bernoulli_, exponential_, geometric_, cauchy_,
-// log_normal_. The checks are ATen's own templates; the numbers are ours.
+// In-place distributions: uniform_, normal_, random_, bernoulli_, exponential_, geometric_,
+// cauchy_, log_normal_. The checks are ATen's own templates; the numbers are ours.
 
 #include "host_call.h"
 #include "random.h"

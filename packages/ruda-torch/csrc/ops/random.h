@@ -1,5 +1,5 @@
-// What the random operators share: numbers by element index, in logical (row-major) order whatever the
-// tensor's strides, on any number of threads.
+// What the random operators share: numbers by element index, in logical (row-major) order whatever
+// the tensor's strides, on any number of threads.
 #pragma once
 
 #include "philox.h"
@@ -40,7 +40,8 @@ void parallel_parts(int64_t count, int64_t grain, const Body& body) {
   if (shared.exception) std::rethrow_exception(shared.exception);
 }
 
-// body(words, begin, count): element begin + i owns words[i * per_element ...]. Reserves the numbers.
+// body(words, begin, count): element begin + i owns words[i * per_element ...]. Reserves the
+// numbers.
 template <int per_element, class Body>
 void draw(int64_t numel, const std::optional<at::Generator>& generator, const Body& body) {
   constexpr int64_t kWords = 2048;

@@ -1,5 +1,6 @@
 // Random operators that are more than a fill: dropout, randperm, multinomial, rrelu, and the
-// distributions that draw an unknown count of numbers an element (poisson, gamma, dirichlet, binomial).
+// distributions that draw an unknown count of numbers an element (poisson, gamma, Dirichlet,
+// binomial).
 
 #include "host_call.h"
 #include "random.h"

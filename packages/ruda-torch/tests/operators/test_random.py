@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
+import platform
+import subprocess
+import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -426,3 +431,25 @@ def test_initialisers_and_samplers() -> None:
     sampler = torch.distributions.Categorical(logits=torch.zeros(4, device=D))
     assert sampler.sample((100,)).unique().numel() == 4
     assert F.gumbel_softmax(torch.zeros(3, 5, device=D), hard=True).sum().item() == 3
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="one code path only")
+def test_same_numbers_without_wide_instructions() -> None:
+    program = (
+        "import torch, ruda_torch, zlib; torch.manual_seed(3); "
+        "print(zlib.crc32(torch.rand(5000, device='ruda').cpu().numpy().tobytes()))"
+    )
+    results = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "RUDA_CPU": level},
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        ).stdout
+        for level in ("auto", "baseline")
+    }
+    torch.manual_seed(3)
+    here = zlib.crc32(torch.rand(5000, device=D).cpu().numpy().tobytes())
+    assert results == {f"{here}\n"}
