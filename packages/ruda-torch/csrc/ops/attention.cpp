@@ -8,6 +8,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/transformers/attention.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <torch/library.h>
@@ -79,8 +81,21 @@ OptionalTensor alias_mask(HostCall& call, const OptionalTensor& mask) {
   return given(mask) ? OptionalTensor(call.alias(*mask)) : std::nullopt;
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>
-attention(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask,
+using Attended =
+    std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
+
+// The results that this kernel has no use for, as tensors without elements: a captured graph cannot
+// save an undefined one.
+Attended attended(Tensor out, Tensor logsumexp, const Tensor& query, const Tensor& key) {
+  const auto none = [&query](c10::ScalarType type) {
+    return at::empty({0}, query.options().dtype(type));
+  };
+  return {std::move(out), std::move(logsumexp), none(at::kInt), none(at::kInt),
+          query.sym_size(2), key.sym_size(2), none(at::kLong), none(at::kLong),
+          none(query.scalar_type())};
+}
+
+Attended attention(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask,
           double dropout, bool causal, bool, std::optional<double> scale) {
   require_ruda("aten::scaled_dot_product_attention",
                {{"query", query}, {"key", key}, {"value", value},
@@ -92,8 +107,21 @@ attention(const Tensor& query, const Tensor& key, const Tensor& value, const Opt
   auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
       with_adjacent_features(call.alias(query)), with_adjacent_features(call.alias(key)),
       with_adjacent_features(call.alias(value)), 0.0, causal, alias_mask(call, mask), scale);
-  return {call.adopt(std::move(out)), call.adopt(std::move(logsumexp)), Tensor(), Tensor(),
-          query.sym_size(2), key.sym_size(2), Tensor(), Tensor(), Tensor()};
+  return attended(call.adopt(std::move(out)), call.adopt(std::move(logsumexp)), query, key);
+}
+
+// The sizes and strides of the above. ATen's own for this operator leaves results undefined.
+Attended attention_meta(const Tensor& query, const Tensor& key, const Tensor& value,
+                        const OptionalTensor&, double, bool, bool, std::optional<double>) {
+  const bool adjacent = query.sym_stride(-1) == 1 || query.sym_size(-1) == 1;
+  Tensor out = at::empty_like(
+      query, {}, adjacent ? c10::MemoryFormat::Preserve : c10::MemoryFormat::Contiguous);
+  const auto type = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  Tensor logsumexp =
+      at::empty_symint({query.sym_size(0), query.sym_size(2), query.sym_size(1)},
+                       query.options().dtype(type))
+          .transpose(1, 2);
+  return attended(std::move(out), std::move(logsumexp), query, key);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
@@ -124,6 +152,11 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(attention));
   library.impl("_scaled_dot_product_fused_attention_overrideable_backward",
                TORCH_FN(attention_backward));
+}
+
+// Only one device of another maker can be in a process, so that this replaces nobody else's.
+TORCH_LIBRARY_IMPL(aten, Meta, library) {
+  library.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(attention_meta));
 }
 
 }  // namespace

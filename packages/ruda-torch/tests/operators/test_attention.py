@@ -233,3 +233,34 @@ def test_empty_batch_and_length() -> None:
         q = torch.ones(shape, device=D)
         k = torch.ones(shape[0], 2, 4, 8, device=D)
         assert F.scaled_dot_product_attention(q, k, k).shape == shape
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("layout", ["plain", "heads last", "features apart"])
+def test_captured_graphs_know_the_results(layout: str, dtype: torch.dtype) -> None:
+    q, k = normal(2, 4, 5, 8, dtype=dtype).to(D), normal(2, 2, 5, 8, seed=1, dtype=dtype).to(D)
+    if layout == "heads last":
+        q = q.transpose(1, 2).contiguous().transpose(1, 2)
+    elif layout == "features apart":
+        q = q.mT.contiguous().mT
+    operator = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
+    torch.library.opcheck(operator.default, (q, k, k), test_utils="test_faketensor")
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_captured_attention(masked: bool) -> None:
+    q, k = (normal(2, h, 5, 8, seed=h).to(D).requires_grad_() for h in (4, 2))
+    mask = (normal(5, 5, seed=3) > -1).to(D) if masked else None
+
+    def f(q: Tensor, k: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, k, attn_mask=mask, enable_gqa=True)
+
+    captured, plain = torch.compile(f, backend="aot_eager")(q, k), f(q, k)
+    grad = normal(2, 4, 5, 8, seed=7).to(D)
+    assert torch.equal(captured, plain)
+    for ours, theirs in zip(
+        torch.autograd.grad(captured, (q, k), grad),
+        torch.autograd.grad(plain, (q, k), grad),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
