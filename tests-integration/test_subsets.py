@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ORDER, Environment, wheel_of
+from environments import ORDER, Environment, wheel_of
 
 RUNTIME = """
 import numpy as np, ruda_runtime

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Environment, wheel_of
+from environments import Environment, wheel_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
