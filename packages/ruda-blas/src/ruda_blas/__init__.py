@@ -11,9 +11,13 @@ from pathlib import Path
 
 from ruda_runtime import check_abi
 
-from . import _native
 from ._abi import PROVIDES, REQUIRES
 from ._version import __version__
+
+# The packages below come first: the native module itself can only say that something is wrong.
+check_abi("ruda-blas", __version__, PROVIDES, REQUIRES)
+
+from . import _native  # noqa: E402
 
 check_abi("ruda-blas", __version__, PROVIDES, REQUIRES, _native.abi_version)
 

@@ -149,7 +149,8 @@ def test_another_torch_minor_is_refused_before_the_library_is_opened() -> None:
             print(error)
         import sys
         print("ruda_torch._native" in sys.modules)
-        """
+        """,
+        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
     )
     message, loaded = done.stdout.splitlines()
     assert "built for torch 2.13, got torch 2.14.1+cpu" in message
@@ -163,7 +164,8 @@ def test_another_backend_of_the_process_is_named() -> None:
         import torch
         torch.utils.rename_privateuse1_backend("npu")
         import ruda_torch
-        """
+        """,
+        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
     )
     assert done.returncode != 0
     assert "ImportError: the device backend 'npu' is registered" in done.stderr
