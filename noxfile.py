@@ -36,6 +36,7 @@ TEST_REQUIREMENTS = [
     "hypothesis>=6.100",
     "expecttest>=0.2",
     "accelerate>=1",
+    "bitsandbytes>=0.49",
     "gguf>=0.17",
     "peft>=0.17",
     "sentencepiece>=0.2",
