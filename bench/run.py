@@ -1,7 +1,7 @@
 """`nox -s bench`: kernels, the command's training step beside peft + bitsandbytes, memory.
 
 python bench/run.py            # everything
-python bench/run.py kernels    # one part: kernels, steps
+python bench/run.py operations # one part: operations, steps
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import kernels
 import ledger
+import operations
 
 HERE = Path(__file__).resolve().parent
 PEERS = ("peft+bitsandbytes", "peft")
@@ -68,10 +68,10 @@ def steps() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", choices=["kernels", "steps", []], default=[])
-    parts = parser.parse_args().parts or ["kernels", "steps"]
-    if "kernels" in parts:
-        kernels.main()
+    parser.add_argument("parts", nargs="*", choices=["operations", "steps", []], default=[])
+    parts = parser.parse_args().parts or ["operations", "steps"]
+    if "operations" in parts:
+        operations.main()
     if "steps" in parts:
         steps()
 
