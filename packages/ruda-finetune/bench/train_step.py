@@ -1,9 +1,9 @@
 """One tool, one process: the training step of SmolLM2-135M with LoRA, timed, and its memory.
 
-    python bench/train_step.py --tool ruda --tokens 256
+    python packages/ruda-finetune/bench/train_step.py --tool ruda --tokens 256
 
 prints one JSON object: milliseconds per step, tokens per second, the losses, and the peak of the
-process's anonymous memory beyond what the imports alone take. `run.py` alternates the tools.
+process's anonymous memory beyond what the imports alone take. `bench/run.py` alternates the tools.
 """
 
 from __future__ import annotations
