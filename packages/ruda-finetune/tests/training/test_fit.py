@@ -21,6 +21,14 @@ from ruda_finetune import (
 from ruda_finetune.training.progress import seconds_left
 
 
+@pytest.fixture(autouse=True)
+def usual_interrupt():
+    """A test run started in the background of a shell inherits an ignored SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class Recorder(TrainerCallback):
     def __init__(self, act=None):
         self.events = []
