@@ -9,6 +9,7 @@
 #include "runtime.h"
 #include "state.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
@@ -46,6 +47,8 @@ void count_copy(const at::Tensor& source, const at::Tensor& target) {
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const InsideRuda inside;
+  // Here, because the aliases have storages of their own: ATen's check does not see that they share.
+  at::assert_no_partial_overlap(target, source);
   count_copy(source, target);
   at::Tensor written = as_cpu(target, "target");
   at::native::copy_(written, as_cpu(source, "source"), non_blocking);

@@ -151,6 +151,19 @@ def test_copies_are_counted() -> None:
     assert after["transfers"] - before["transfers"] == 3
 
 
+def test_copies_between_overlapping_views_are_refused() -> None:
+    values = torch.arange(9.0)
+    x = values.to(DEVICE).reshape(3, 3)
+    flat = x.reshape(-1)
+    for target, source in ((x, x.t()), (flat[1:], flat[:-1]), (x, x[0])):
+        with pytest.raises(RuntimeError, match="single memory location"):
+            target.copy_(source)
+    assert torch.equal(flat.cpu(), values)
+    x.copy_(x.view(3, 3))  # the same elements
+    flat[:4].copy_(flat[5:])  # apart, in one storage
+    assert flat.tolist() == [5.0, 6.0, 7.0, 8.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+
+
 def test_deterministic_mode_fills_fresh_memory() -> None:
     torch.use_deterministic_algorithms(True)
     try:
