@@ -110,6 +110,8 @@ std::vector<double> checked_sums(const double* weights, int64_t rows, int64_t ca
       sum += weight;
     }
     TORCH_CHECK(sum > 0.0, "invalid multinomial distribution (sum of probabilities <= 0)");
+    TORCH_CHECK(std::isfinite(sum), "invalid multinomial distribution (sum of probabilities is "
+                "beyond float64); divide them by the largest one");
     sums[r] = sum;
   }
   return sums;
@@ -157,8 +159,12 @@ void sample_with(const double* weights, const std::vector<double>& sums, int64_t
             for (int64_t i = 0; i < count; ++i) {
               const int64_t r = (begin + i) / samples;
               const double* row = cumulated.data() + r * categories;
-              const double point = unit_closed_open<double>(words + 2 * i) * row[categories - 1];
-              result[begin + i] = std::upper_bound(row, row + categories, point) - row;
+              const double total = row[categories - 1];
+              const double point = unit_closed_open<double>(words + 2 * i) * total;
+              // A subnormal product can be rounded up to the total, which no category exceeds.
+              const double* found = point < total ? std::upper_bound(row, row + categories, point)
+                                                  : std::lower_bound(row, row + categories, total);
+              result[begin + i] = found - row;
             }
           });
 }

@@ -326,6 +326,14 @@ def test_multinomial_errors(weights: list[float], count: int, text: str) -> None
         torch.multinomial(torch.tensor(weights, device=D), count)
 
 
+def test_multinomial_draws_categories_at_the_ends_of_float64() -> None:
+    smallest = torch.tensor([0.0, 5e-324, 0.0], dtype=torch.float64, device=D)
+    assert torch.multinomial(smallest, 200, replacement=True).unique().tolist() == [1]
+    largest = torch.full((4,), 1e308, dtype=torch.float64, device=D)
+    with pytest.raises(RuntimeError, match="beyond float64"):
+        torch.multinomial(largest, 8, replacement=True)
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_dropout(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
