@@ -147,6 +147,16 @@ def test_a_shared_batch_is_one_product() -> None:
         check(result, reference.addmm(view, weight), "float32")
 
 
+def test_a_result_of_one_row_with_a_short_row_stride() -> None:
+    a = np.random.default_rng(1).standard_normal((1, 64)).astype(np.float32)
+    b = np.random.default_rng(2).standard_normal((128, 256)).astype(np.float32)[::2, ::2]
+    column = np.full((128, 1), np.nan, dtype=np.float32)
+    out = tensor(column).permute(1, 0)  # one row: strides 1, 1
+    assert tuple(out.strides) == (1, 1)
+    gemm.matmul(tensor(a), tensor(b), out=out)
+    check(out.numpy(), reference.addmm(a, b), "float32")
+
+
 def test_inputs_rounded_to_the_dtype_are_what_counts() -> None:
     values = np.random.default_rng(3).standard_normal((30, 30))
     exact = rounded(values, "float16")

@@ -140,6 +140,15 @@ def test_out_that_overlaps_itself() -> None:
         torch.ones(1, 4, device=D).expand(4, 4).addmm_(a, a)
 
 
+@pytest.mark.parametrize("row_stride", [0, 1])
+def test_out_of_one_row_with_any_row_stride(row_stride: int) -> None:
+    a, b = normal(1, 64), normal(128, 256)
+    spread = b.to(D)[::2, ::2]  # a layout that BLAS does not read in place
+    out = torch.full((128,), torch.nan, device=D).as_strided((1, 128), (row_stride, 1))
+    check(torch.mm(a.to(D), spread, out=out), a.double() @ b[::2, ::2].double())
+    assert out.stride() == (row_stride, 1)
+
+
 def test_out_of_wrong_size_or_layout() -> None:
     a, b = normal(3, 5, seed=1), normal(5, 4, seed=2)
     reference = a.double() @ b.double()

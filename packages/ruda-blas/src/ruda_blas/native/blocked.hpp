@@ -75,7 +75,8 @@ void run_blocked(const blocked_product& work, AOf&& a_of, COf&& c_of, LoadB&& lo
     float* b_panel = own;
     float* a_panel = b_panel + plan.n * plan.k;
     float* sum = work.copy_c ? a_panel + (work.copy_a ? plan.m * plan.k : 0) : c.floats();
-    const int64_t ld = work.copy_c ? cols : c.row_stride;
+    // One row may have any row stride; BLAS refuses one below the columns.
+    const int64_t ld = work.copy_c || rows == 1 ? cols : c.row_stride;
     if (work.k == 0)
       for (int64_t r = 0; r < rows; ++r) std::memset(sum + r * ld, 0, cols * sizeof(float));
     for (int64_t k0 = 0; k0 < work.k; k0 += plan.k) {
