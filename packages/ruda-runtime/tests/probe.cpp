@@ -59,6 +59,21 @@ int32_t probe_thread_count(int32_t rounds, int64_t spin) {
   return static_cast<int32_t>(threads.size());
 }
 
+// Reads the number of threads, lets another thread set it to `raised`, and runs a loop: the largest
+// worker number minus the largest that the count read allows, or 0.
+int32_t probe_raised_count(int32_t raised) {
+  const int32_t read = ruda::api()->num_threads();
+  std::thread([raised] { ruda::api()->set_num_threads(raised, nullptr); }).join();
+  std::atomic<int32_t> beyond{0};
+  ruda::parallel_for(0, 64, 1, [&](int64_t, int64_t, int32_t worker) {
+    for (volatile int64_t i = 0; i < 200'000;) i = i + 1;
+    const int32_t excess = worker - (read - 1);
+    for (int32_t seen = beyond; seen < excess && !beyond.compare_exchange_weak(seen, excess);) {
+    }
+  });
+  return beyond;
+}
+
 // A float32 sum whose value depends on the parts: equal for every number of threads.
 float probe_sum(const float* values, int64_t count, int64_t grain) {
   std::vector<float> partial(static_cast<size_t>((count + grain - 1) / grain), 0.0f);

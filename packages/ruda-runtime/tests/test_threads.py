@@ -95,6 +95,16 @@ def test_many_calling_threads(probe: ctypes.CDLL, threads: Callable[[int], None]
     assert probe.probe_callers(8, 200) == 8 * 200
 
 
+def test_workers_stay_below_a_count_that_was_read_before_another_thread_raised_it(
+    probe: ctypes.CDLL, threads: Callable[[int], None]
+) -> None:
+    """Scratch is sized by num_threads(): a worker beyond it would write past the end."""
+    threads(1)
+    assert probe.probe_raised_count(4) == 0
+    assert rr.get_num_threads() == 4
+    assert probe.probe_thread_count(50, 20_000) > 1  # later loops use them
+
+
 def test_resizing_between_loops(probe: ctypes.CDLL, threads: Callable[[int], None]) -> None:
     for round_number in range(30):
         threads(1 + round_number % 4)

@@ -17,7 +17,7 @@ const ruda_api& api_table() {
       .memory_stats = memory_stats,
       .reset_peak_memory_stats = reset_peak_memory_stats,
       .empty_cache = empty_cache,
-      .num_threads = num_threads,
+      .num_threads = promise_threads,
       .set_num_threads = set_num_threads,
       .parallel_for = parallel_for,
       .in_parallel = in_parallel,

@@ -15,6 +15,7 @@
 #include <new>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <ruda/entry.hpp>
@@ -28,6 +29,9 @@ namespace {
 constexpr auto spin_time = std::chrono::microseconds(50);
 
 thread_local int32_t parallel_depth = 0;
+
+// The count that this thread's caller has read to size its scratch for the next loop; 0: none.
+thread_local int32_t promised_threads = 0;
 
 void pause_cpu() {
 #if defined(__x86_64__)
@@ -246,6 +250,8 @@ void prepare_thread_pool() {
 
 int32_t num_threads() noexcept { return the_pool().count(); }
 
+int32_t promise_threads() noexcept { return promised_threads = num_threads(); }
+
 int32_t started_workers() noexcept { return the_pool().started(); }
 
 int32_t in_parallel() noexcept { return parallel_depth > 0 ? 1 : 0; }
@@ -258,6 +264,7 @@ int32_t set_num_threads(int32_t count, ruda_error* error) noexcept {
   while (!shared.try_acquire()) sched_yield();
   if (shared.count() != count) shared.resize(count);
   shared.release();
+  promised_threads = 0;
   return RUDA_OK;
 }
 
@@ -272,6 +279,7 @@ int32_t set_team(ruda_team_fn team, ruda_error* error) noexcept {
 
 void parallel_for(int64_t begin, int64_t end, int64_t grain, ruda_range_fn fn,
                   void* context) noexcept {
+  const int32_t promised = std::exchange(promised_threads, 0);
   if (end <= begin) return;
   grain = std::max<int64_t>(grain, 1);
   const int64_t parts = (end - begin - 1) / grain + 1;
@@ -280,9 +288,11 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, ruda_range_fn fn,
     return;
   }
   if (pool& shared = the_pool(); parallel_depth == 0 && shared.count() > 1 && shared.try_acquire()) {
-    shared.run(begin, end, grain, parts, fn, context);
+    // Another thread may have raised the count since; it cannot while the pool is acquired.
+    const bool kept = promised == 0 || shared.count() <= promised;
+    if (kept) shared.run(begin, end, grain, parts, fn, context);
     shared.release();
-    return;
+    if (kept) return;
   }
   ++parallel_depth;
   for (int64_t part = 0; part < parts; ++part) {

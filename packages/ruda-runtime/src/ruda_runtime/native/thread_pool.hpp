@@ -12,6 +12,9 @@ namespace ruda::native {
 void prepare_thread_pool();
 
 int32_t num_threads() noexcept;
+// The same, and the calling thread's next loop has no worker at or above it: it runs serially when
+// another thread raises the count before.
+int32_t promise_threads() noexcept;
 int32_t set_num_threads(int32_t count, ruda_error* error) noexcept;
 int32_t in_parallel() noexcept;
 
