@@ -37,6 +37,19 @@ void first_order_only(const char* operation) {
                               "operator's gradients are not built");
 }
 
+bool has_tangent(const Tensor& tensor) { return tensor.defined() && tensor._fw_grad(0).defined(); }
+bool has_tangent(const OptionalTensor& tensor) {
+  return tensor.has_value() && has_tangent(*tensor);
+}
+
+// Without this a tangent would be lost in silence, which reads as a derivative of zero.
+template <class... Tensors>
+void reverse_mode_only(const char* operation, const Tensors&... tensors) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!(has_tangent(tensors) || ...), "[", operation, "] got a tensor with "
+                              "a tangent (forward-mode differentiation), wanted one without: this "
+                              "operator has a reverse-mode gradient only");
+}
+
 Tensor value_or_undefined(const OptionalTensor& tensor) { return tensor.value_or(Tensor()); }
 
 OptionalTensor value_or_none(const Tensor& tensor) {
@@ -79,6 +92,7 @@ struct RmsNorm : public torch::autograd::Function<RmsNorm> {
 
 std::tuple<Tensor, Tensor> rms_norm_with_stats(const Tensor& x, const OptionalTensor& weight,
                                                double eps) {
+  reverse_mode_only("rms_norm", x, weight);
   if (!at::GradMode::is_enabled() || !(needs(x) || needs(weight))) {
     return call_rms_norm_with_stats(x, weight, eps);
   }
@@ -87,6 +101,7 @@ std::tuple<Tensor, Tensor> rms_norm_with_stats(const Tensor& x, const OptionalTe
 }
 
 Tensor rms_norm(const Tensor& x, const OptionalTensor& weight, double eps) {
+  reverse_mode_only("rms_norm", x, weight);
   if (at::GradMode::is_enabled() && (needs(x) || needs(weight))) {
     return RmsNorm::apply(x, weight, eps)[0];
   }
@@ -124,6 +139,7 @@ struct SiluMul : public torch::autograd::Function<SiluMul> {
 };
 
 Tensor silu_mul(const Tensor& gate, const Tensor& up) {
+  reverse_mode_only("silu_mul", gate, up);
   if (at::GradMode::is_enabled() && (needs(gate) || needs(up))) return SiluMul::apply(gate, up);
   return call_silu_mul(gate, up);
 }
@@ -174,6 +190,7 @@ struct Nf4Linear : public torch::autograd::Function<Nf4Linear> {
 Tensor nf4_linear(const Tensor& x, const Tensor& packed, const Tensor& scales,
                   const Tensor& codebook, const OptionalTensor& bias, int64_t out_features,
                   int64_t in_features, int64_t block_size, int64_t tile_rows) {
+  reverse_mode_only("nf4_linear", x, scales, codebook, bias);
   if (at::GradMode::is_enabled()) {
     TORCH_CHECK_NOT_IMPLEMENTED(
         !needs(scales) && !needs(codebook) && !needs(bias),
@@ -233,6 +250,7 @@ struct LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy>
 std::tuple<Tensor, Tensor> linear_cross_entropy(const Tensor& hidden, const Tensor& head,
                                                 const OptionalTensor& bias, const Tensor& target,
                                                 int64_t token_chunk, int64_t ignore_index) {
+  reverse_mode_only("linear_cross_entropy", hidden, head, bias);
   if (at::GradMode::is_enabled() && (needs(hidden) || needs(head) || needs(bias))) {
     auto outputs =
         LinearCrossEntropy::apply(hidden, head, bias, target, token_chunk, ignore_index);

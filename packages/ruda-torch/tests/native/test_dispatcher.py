@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.library import opcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
@@ -154,6 +155,15 @@ def test_create_graph_is_refused(name: str) -> None:
     shown = "rms_norm" if name == "rms_norm_with_stats" else name
     with pytest.raises(NotImplementedError, match=rf"\[{shown}\] backward got create_graph=True"):
         torch.autograd.grad(first.sum(), arguments[0], create_graph=True)
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_forward_mode_differentiation_is_refused(name: str) -> None:
+    operator, arguments = calls()[name]
+    with forward_ad.dual_level(), torch.no_grad():
+        first = forward_ad.make_dual(arguments[0].detach(), torch.ones_like(arguments[0]))
+        with pytest.raises(NotImplementedError, match="forward-mode differentiation"):
+            getattr(OPS, operator)(first, *arguments[1:])
 
 
 def test_gradients_of_backward_operators_are_refused() -> None:
