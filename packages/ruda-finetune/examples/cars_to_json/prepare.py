@@ -7,9 +7,12 @@ writes train.jsonl and test.jsonl, one chat per line:
     {"messages": [{"role": "system", ...}, {"role": "user", ...}, {"role": "assistant", ...}]}
 
 That is all `ruda-finetune train` asks of a data set. To make your own task from this file, change
-three things: `load_records` (where your records come from), `TEMPLATES` (how a request may be
-worded) and `answer` (what the model should reply). The test records' car names never occur in the
-training records, so that a model cannot pass by remembering.
+
+- `load_records`: where your records come from;
+- `SYSTEM` and `TEMPLATES`: how a request is worded;
+- `answer`: what the model should reply;
+- `group`: what must not occur on both sides of the split. Here it is the car's name, so that a
+  model cannot pass by remembering it.
 """
 
 from __future__ import annotations
@@ -64,6 +67,10 @@ def answer(record: dict[str, Any]) -> str:
     return json.dumps(record)
 
 
+def group(record: dict[str, Any]) -> str:
+    return record["name"]
+
+
 def chat(record: dict[str, Any], template: str) -> dict[str, Any]:
     return {
         "messages": [
@@ -77,18 +84,18 @@ def chat(record: dict[str, Any], template: str) -> dict[str, Any]:
 def split(
     records: list[dict[str, Any]], test: int, seed: int
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """`test` records with names of their own, and the rest."""
+    """One record of each of `test` groups, and all records of the other groups."""
     generator = random.Random(seed)
-    names = sorted({record["name"] for record in records})
-    generator.shuffle(names)
-    held_out = set(names[:test])
+    groups = sorted({group(record) for record in records})
+    generator.shuffle(groups)
+    held_out = groups[:test]
     chosen: dict[str, dict[str, Any]] = {}
     for record in records:
-        if record["name"] in held_out:
-            chosen.setdefault(record["name"], record)
-    train = [record for record in records if record["name"] not in held_out]
+        if group(record) in held_out:
+            chosen.setdefault(group(record), record)
+    train = [record for record in records if group(record) not in held_out]
     generator.shuffle(train)
-    return train, [chosen[name] for name in names[:test]]
+    return train, [chosen[name] for name in held_out]
 
 
 def write(path: Path, records: list[dict[str, Any]]) -> None:

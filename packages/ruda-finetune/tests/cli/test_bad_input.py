@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,6 +68,15 @@ def test_data(train: Cli, tmp_path: Path) -> None:
     silent = {"messages": [{"role": "user", "content": "q"}]}
     with pytest.raises(DataError, match=r"line 2: no assistant message"):
         train(data=lines(tmp_path / "silent.jsonl", GOOD, silent))
+    misspelt = {
+        "messages": [{"role": "user", "content": "q"}, {"role": "asistant", "content": "a"}]
+    }
+    with pytest.raises(DataError, match=r"line 1: message 2 has the role 'asistant'.*'assistant'"):
+        train(data=lines(tmp_path / "misspelt.jsonl", misspelt))
+    parts = {"messages": [{"role": "user", "content": [{"type": "text", "text": "q"}]},
+                          GOOD["messages"][1]]}  # fmt: skip
+    with pytest.raises(DataError, match=r"message 1 \(user\) is a list of parts: write it as text"):
+        train(data=lines(tmp_path / "parts.jsonl", parts))
     long = {"messages": [GOOD["messages"][0], {"role": "assistant", "content": "x" * 200}]}
     path = lines(tmp_path / "long.jsonl", GOOD, long, long)
     with pytest.raises(DataError, match=r"2 of 3 rows.*64.*--truncate"):
@@ -81,6 +92,52 @@ def test_template(train: Cli, model_directory: Path, tmp_path: Path) -> None:
         train(template=plain)
     with pytest.raises(TemplateError, match="neither auto, chatml nor a file"):
         train(template="chatlm")
+
+
+def test_template_of_the_model_without_marks(
+    train: Cli, cli: Cli, model_directory: Path, data: Path, tmp_path: Path
+) -> None:
+    """The first thing a newcomer may meet: it names the option that helps."""
+    plain = tmp_path / "plain"
+    shutil.copytree(model_directory, plain)
+    template = plain / "chat_template.jinja"
+    text = template.read_text()
+    template.write_text(text.replace("{% generation %}", "").replace("{% endgeneration %}", ""))
+    with pytest.raises(TemplateError, match=r"add --template .*--train-on-prompt"):
+        train(model=plain)
+    with pytest.raises(TemplateError, match=r"add --template"):
+        cli("eval", "--model", plain, "--data", data)
+
+
+def test_device(train: Cli, tmp_path: Path) -> None:
+    for device in ("ruda:3", "cuda", "gpu"):
+        with pytest.raises(ModelFileError, match=device):
+            train(device=device)
+    assert not (tmp_path / "run").exists()
+
+
+def test_evaluation_output(cli: Cli, model_directory: Path, data: Path, tmp_path: Path) -> None:
+    """Found out before anything is computed."""
+    with pytest.raises(DataError, match="does not exist"):
+        cli("eval", "--model", model_directory, "--data", data, "--output", tmp_path / "no" / "a")
+
+
+def test_two_processes_in_one_run(train: Cli, tmp_path: Path) -> None:
+    train()
+    holder = subprocess.Popen(
+        [sys.executable, "-c",
+         "import sys; from ruda_finetune.training import locked_run_directory as lock\n"
+         "with lock(sys.argv[1]): print('held', flush=True); sys.stdin.read()",
+         str(tmp_path / "run")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    try:
+        with pytest.raises(CheckpointError, match=f"in use by another process .pid {holder.pid}"):
+            train(resume=True)
+    finally:
+        holder.communicate("")
+    train(resume=True)
 
 
 def test_model_files(train: Cli, model_directory: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ruda_finetune.cli.settings import make_settings
 from ruda_finetune.errors import FinetuneError
 
 app = typer.Typer(
-    help="Fine-tune causal language models with NF4 and LoRA on ruda:0 (a CPU or a GPU).",
+    help="Fine-tune causal language models with NF4 and LoRA on the device ruda:0.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

@@ -107,7 +107,7 @@ def answering(
 ) -> Iterator[Callable[[GenerationProgress], None]]:
     """A bar over `total` answers; gives the function that generation calls."""
     if not console.is_terminal:
-        console.print(f"{label}: {total} answers …", markup=False)
+        console.print(f"{label}: {total} answer{'s' if total > 1 else ''} …", markup=False)
         yield lambda state: None
         return
     with Progress(

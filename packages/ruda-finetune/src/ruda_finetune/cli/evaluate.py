@@ -11,8 +11,9 @@ from rich.console import Console
 
 from ruda_finetune.cli.console import answering, duration
 from ruda_finetune.cli.samples import answer_all, questions
-from ruda_finetune.cli.session import chat_template, key_values, open_model, show_warnings
+from ruda_finetune.cli.session import key_values, marked_template, open_model, show_warnings
 from ruda_finetune.data import SFTCollator, SFTDataset, evaluation_batches, read_records
+from ruda_finetune.errors import DataError
 from ruda_finetune.lora import load_adapter
 from ruda_finetune.training import CausalLMFinetuner, count_supervised
 
@@ -33,12 +34,14 @@ def evaluate(
     """Print the loss over the assistant's tokens and the share of exact answers."""
     console = Console(highlight=False)
     show_warnings(console)
+    if output is not None and not output.parent.is_dir():
+        raise DataError(f"[eval] --output {output}: the folder {output.parent} does not exist")
     records = read_records(data)
     if limit is not None:
         records = records[:limit]
     asked = questions(records, records.where, None)
     loaded = open_model(model, quantize, dtype, device)
-    text = chat_template(template, loaded.tokenizer)
+    text = marked_template(template, loaded.tokenizer, train_on_prompt=False)
     dataset = SFTDataset(records, SFTCollator(loaded.tokenizer, chat_template=text))
     if adapter is not None:
         load_adapter(loaded.model, adapter)

@@ -117,6 +117,7 @@ def make_settings(config: Path | None, given: dict[str, Any]) -> TrainSettings:
         for problem in error.errors():
             name = "--" + "-".join(str(part) for part in problem["loc"]).replace("_", "-")
             where = name if problem["loc"] else "settings"
+            problem["msg"] = problem["msg"].removeprefix("Value error, ")
             problems.append(
                 f"{where}: {problem['msg']} (got {problem['input']!r})"
                 if problem["loc"]

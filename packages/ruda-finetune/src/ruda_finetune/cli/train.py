@@ -17,10 +17,10 @@ from ruda_finetune.cli.console import TrainingDisplay, answering, duration
 from ruda_finetune.cli.samples import Answers, Question, answer_all, questions
 from ruda_finetune.cli.session import (
     Loaded,
-    chat_template,
     device_target,
     dtype_reason,
     key_values,
+    marked_template,
     open_model,
     show_warnings,
 )
@@ -36,6 +36,7 @@ from ruda_finetune.training import (
     LRSchedule,
     MetricsWriter,
     SFTTrainer,
+    locked_run_directory,
     read_metrics,
     read_run,
 )
@@ -61,7 +62,7 @@ def train(settings: TrainSettings, resume: bool) -> None:
         settings.model, settings.quantize, settings.dtype, settings.device,
         settings.target_modules(), settings.block_size,
     )  # fmt: skip
-    template = chat_template(settings.template, loaded.tokenizer)
+    template = marked_template(settings.template, loaded.tokenizer, settings.train_on_prompt)
     dataset = SFTDataset(
         records,
         SFTCollator(
@@ -83,10 +84,30 @@ def train(settings: TrainSettings, resume: bool) -> None:
     describe(console, settings, loaded, targets, dataset)
     display = TrainingDisplay(console)
     trainer, total = build_trainer(settings, loaded, dataset, records, display)
+    with locked_run_directory(settings.output):
+        train_and_report(
+            console, settings, loaded, targets, dataset, trainer, total, asked, template, display,
+            resume,
+        )  # fmt: skip
+
+
+def train_and_report(
+    console: Console,
+    settings: TrainSettings,
+    loaded: Loaded,
+    targets: TargetReport,
+    dataset: SFTDataset,
+    trainer: SFTTrainer,
+    total: int,
+    asked: list[Question],
+    template: str | None,
+    display: TrainingDisplay,
+    resume: bool,
+) -> None:
+    """The part that writes into the run's folder."""
     if resume:
         found = trainer.resume(settings.output)
         console.print(f"resumed from {found.path} at step {found.step} of {total}", markup=False)
-
     before = answers_before(console, settings, loaded, asked, template, resume)
     try:
         result = trainer.fit(steps=total, directory=settings.output, save_every=settings.save_every)
@@ -325,11 +346,15 @@ def write_outcome(
     return write_report(
         settings.output,
         ReportData(
-            title=f"{loaded.source.source.name} on {settings.data.name}",
+            title=f"{settings.model.stem} on {settings.data.name}",
             headline=headline,
             metrics=metrics,
             facts=facts,
-            settings={key: str(value) for key, value in settings.model_dump(mode="json").items()},
+            settings={
+                key: str(value)
+                for key, value in settings.model_dump(mode="json").items()
+                if value is not None
+            },
             environment=environment(),
             samples=samples,
         ),

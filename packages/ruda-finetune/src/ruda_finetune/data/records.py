@@ -14,6 +14,8 @@ from ..errors import DataError
 
 #: Keys that make a record trainable: a chat, or tokens made elsewhere.
 RECORD_KEYS = ("messages", "input_ids")
+#: Roles that chat templates know; others are left to the template, near misses are errors.
+ROLES = ("system", "user", "assistant", "tool", "developer", "function", "ipython")
 
 
 @dataclass(frozen=True)
@@ -120,16 +122,26 @@ def validate_record(record: Mapping[str, Any], where: str = "the record") -> Non
                 f"got {_kind(message)}"
             )
         role, content = message["role"], message.get("content")
+        near = difflib.get_close_matches(role, ROLES, n=1, cutoff=0.8)
+        if near and role not in ROLES:
+            raise DataError(
+                f"{where}: message {number} has the role {role!r}: did you mean {near[0]!r}?"
+            )
         calls = message.get("tool_calls")
         if content is None and not calls:
             raise DataError(f"{where}: message {number} ({role}) has no content")
-        if content is not None and not isinstance(content, (str, list)):
+        if isinstance(content, list):  # a template for text would write it as Python does
+            raise DataError(
+                f"{where}: content of message {number} ({role}) is a list of parts: "
+                "write it as text"
+            )
+        if content is not None and not isinstance(content, str):
             raise DataError(
                 f"{where}: content of message {number} ({role}) must be text, got {_kind(content)}"
             )
         if role == "assistant":
             assistant_turns += 1
-            if not calls and not _text(content).strip():
+            if not calls and not (content or "").strip():
                 raise DataError(
                     f"{where}: assistant text is empty (message {number}): there is nothing to "
                     "learn; remove the record or fill it in"
@@ -137,13 +149,6 @@ def validate_record(record: Mapping[str, Any], where: str = "the record") -> Non
     if assistant_turns == 0:
         roles = ", ".join(str(message["role"]) for message in messages)
         raise DataError(f"{where}: no assistant message, got roles {roles}")
-
-
-def _text(content: Any) -> str:
-    """The text of a message's content, which may be a list of typed parts."""
-    if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
-    return content or ""
 
 
 def _parse_list(path: Path, text: str) -> list[tuple[int, Any]]:

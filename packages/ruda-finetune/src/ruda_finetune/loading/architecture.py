@@ -39,7 +39,12 @@ def resolve_device(device: str | torch.device, operator: str) -> torch.device:
     if resolved.type == "meta":
         raise ModelFileError(f"[{operator}] weights cannot be loaded to the meta device")
     if resolved.index is None and resolved.type != "cpu":
-        return torch.device(resolved.type, 0)
+        resolved = torch.device(resolved.type, 0)
+    try:
+        torch.empty(0, device=resolved)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ModelFileError(f"[{operator}] {text!r} cannot be used: {reason}") from error
     return resolved
 
 

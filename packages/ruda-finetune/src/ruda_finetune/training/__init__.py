@@ -54,6 +54,7 @@ _EXPORTS: dict[str, str] = {
     "DamagedCheckpointError": "checkpoint",
     "read_checkpoint": "checkpoint",
     "claim_run_directory": "rundir",
+    "locked_run_directory": "rundir",
     "read_run": "rundir",
 }
 

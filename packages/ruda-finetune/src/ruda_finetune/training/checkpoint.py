@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ..errors import CheckpointError
 
 FORMAT = "ruda-finetune checkpoint"
 VERSION = 1
+_LITTLE_SPACE = 1 << 20  # bytes; a writer that failed with less left ran out of space
 NEXT, LATEST, PREVIOUS = "next.pt", "latest.pt", "previous.pt"
 
 
@@ -90,15 +92,31 @@ def write_checkpoint(directory: Path, state: Mapping[str, Any]) -> Path:
         path.replace(latest)
         sync_directory(directory)
     except (OSError, RuntimeError, DamagedCheckpointError) as error:
+        full = _is_full(directory, error)
         path.unlink(missing_ok=True)
-        raise CheckpointError(_failure(path, latest, error)) from error
+        raise CheckpointError(_failure(path, latest, error, full)) from error
     return latest
 
 
-def _failure(path: Path, latest: Path, error: Exception) -> str:
+def _is_full(directory: Path, error: Exception) -> bool:
+    """Whether writing failed for want of space; needs the failed file still in its place.
+
+    torch's zip writer turns a full disk into a RuntimeError about positions.
+    """
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    try:
+        return shutil.disk_usage(directory).free < _LITTLE_SPACE
+    except OSError:
+        return False
+
+
+def _failure(path: Path, latest: Path, error: Exception, full: bool) -> str:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if full and not isinstance(error, OSError):
+        reason = os.strerror(errno.ENOSPC)
     text = f"[save] cannot write {path}: {reason}"
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if full:
         text += "; free some space and resume"
     if latest.exists():
         return f"{text}. The last good checkpoint stays: {latest}"

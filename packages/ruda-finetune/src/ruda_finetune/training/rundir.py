@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from .._files import replace_files
 from ..errors import CheckpointError
@@ -15,7 +19,56 @@ from .state import differences, plain
 
 RUN_FILE = "run.json"
 PROGRESS_FILE = "progress.json"
+LOCK_FILE = ".lock"
 _TRACES = (RUN_FILE, LATEST, PREVIOUS, NEXT, PROGRESS_FILE)
+
+
+_held: dict[Path, int] = {}  # directories that this process has locked, and how many times
+
+
+@contextmanager
+def locked_run_directory(directory: str | Path) -> Iterator[None]:
+    """Keep every other process out of a run's directory; raises `CheckpointError` if one is in it.
+
+    May be entered again in the same process. The lock is the operating system's and goes with the
+    process, however that ends; on file systems without locks there is none.
+    """
+    directory = Path(directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        where = directory.resolve()
+        file = (where / LOCK_FILE).open("a+", encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError(
+            f"[output directory] cannot write in {directory}: {error.strerror or error}"
+        ) from error
+    with file:
+        if where not in _held:
+            _lock(file, directory)
+        _held[where] = _held.get(where, 0) + 1
+        try:
+            yield
+        finally:
+            _held[where] -= 1
+            if not _held[where]:
+                del _held[where]
+
+
+def _lock(file: TextIO, directory: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            return
+        file.seek(0)
+        owner = file.read().strip() or "unknown"
+        raise CheckpointError(
+            f"[output directory] {directory} is in use by another process (pid {owner}): wait "
+            "until it ends, or choose another directory"
+        ) from None
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
 
 
 def claim_run_directory(

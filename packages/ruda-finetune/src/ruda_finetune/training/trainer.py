@@ -19,7 +19,7 @@ from .checkpoint import find_checkpoint, write_checkpoint
 from .events import EvaluationResult, FitResult, Interrupted, StepResult, TrainerCallback
 from .loss import count_supervised
 from .progress import seconds_left, write_progress_file
-from .rundir import claim_run_directory
+from .rundir import claim_run_directory, locked_run_directory
 from .signals import SignalGuard
 from .state import (
     differences,
@@ -389,12 +389,12 @@ class SFTTrainer:
                 f"[fit] save_every must be at least 1 and needs a directory, got {save_every}"
             )
         home = None
-        if directory is not None:
-            resuming = self._directory == Path(directory).resolve()
-            home = claim_run_directory(directory, self.base_id, self.run_config, resuming)
-            self._directory = home.resolve()
         guard = SignalGuard() if handle_signals else SignalGuard(())
-        with guard:
+        with nullcontext() if directory is None else locked_run_directory(directory), guard:
+            if directory is not None:
+                resuming = self._directory == Path(directory).resolve()
+                home = claim_run_directory(directory, self.base_id, self.run_config, resuming)
+                self._directory = home.resolve()
             result = self._loop(self.data, total, home, save_every, guard)
         if guard.received is not None and result.status == "interrupted":
             raise Interrupted(result, guard.received)
