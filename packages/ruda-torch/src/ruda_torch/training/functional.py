@@ -10,6 +10,15 @@ import torch
 from torch import Tensor
 
 
+def _check_device(operation: str, name: str, tensor: Tensor) -> None:
+    """PyTorch's own error for a missing kernel is a page long and does not say what to do."""
+    if tensor.device.type not in ("ruda", "meta"):
+        raise TypeError(
+            f"[{operation}] {name}: got a tensor on {tensor.device}, wanted one on ruda; move it "
+            'with .to("ruda")'
+        )
+
+
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """``x / sqrt(mean(x^2, last axis) + eps) * weight`` in float32, rounded once.
 
@@ -25,6 +34,7 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = None) 
         ValueError: a wrong shape or eps.
         TypeError: a wrong dtype or device.
     """
+    _check_device("rms_norm", "x", x)
     if eps is None:
         eps = torch.finfo(x.dtype).eps
     return torch.ops.ruda.rms_norm(x, weight, eps)
@@ -41,6 +51,7 @@ def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
         ValueError: the shapes differ.
         TypeError: a wrong dtype or device.
     """
+    _check_device("silu_mul", "gate", gate)
     return torch.ops.ruda.silu_mul(gate, up)
 
 
@@ -74,6 +85,7 @@ def nf4_linear(
         ValueError: a wrong shape. TypeError: a wrong dtype or device. NotImplementedError: scales,
             codebook or bias requires a gradient.
     """
+    _check_device("nf4_linear", "x", x)
     return torch.ops.ruda.nf4_linear(
         x, packed, scales, codebook, bias, out_features, in_features, block_size, tile_rows
     )
@@ -109,6 +121,7 @@ def linear_cross_entropy(
         ValueError: a wrong shape or a target outside the vocabulary.
         TypeError: a wrong dtype or device.
     """
+    _check_device("linear_cross_entropy", "hidden", hidden)
     if hidden.shape[:-1] != target.shape:
         raise ValueError(
             f"[linear_cross_entropy] target: got shape {list(target.shape)}, wanted "
