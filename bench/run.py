@@ -24,7 +24,7 @@ OPERATORS = [
     ("ruda-torch/bench/training_operators.py",),
 ]
 PEERS = ("peft+bitsandbytes", "peft")
-STEP_CASES = [(256, False), (512, False), (256, True)]
+STEP_CASES = [(256, False), (256, True)]
 ROUNDS = 3
 
 
