@@ -1,4 +1,4 @@
-"""Time dense products beside NumPy's (float32) and PyTorch's (16-bit, where it is installed).
+"""Time dense products beside PyTorch's, or NumPy's in float32 where PyTorch is not installed.
 
     python packages/ruda-blas/bench/gemm.py [--rounds 9] [--json | --ledger]
 
@@ -41,11 +41,11 @@ def limits() -> tuple[float, float]:
 
 
 def peer_of(x: np.ndarray, weight: np.ndarray, dtype: str) -> tuple[Callable[[], Any] | None, str]:
-    if dtype == "float32":
+    if importlib.util.find_spec("torch") is None:
+        if dtype != "float32":
+            return None, ""
         out = np.empty((len(x), len(weight)), np.float32)
         return lambda: np.matmul(x, weight.T, out=out), "numpy"
-    if importlib.util.find_spec("torch") is None:
-        return None, ""
     import torch
 
     kind = getattr(torch, dtype)
