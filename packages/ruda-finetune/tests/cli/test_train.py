@@ -96,11 +96,14 @@ def test_interrupt_resume_equals_one_run(
     process.send_signal(signal.SIGINT)
     text, _ = process.communicate(timeout=60)
     assert process.returncode == 130, text
-    assert "--resume" in text and (output / "latest.pt").exists()
+    assert (
+        f"train --config {output / 'settings.json'} --resume" in text
+        and (output / "latest.pt").exists()
+    )
     done = len(read_metrics(metrics))
     assert 3 <= done < steps
 
-    cli(*options(model_directory, data, output, steps), "--resume")
+    cli("train", "--config", output / "settings.json", "--resume")  # as the message says
     whole = tmp_path / "whole"
     cli(*options(model_directory, data, whole, steps))
     first, second = (read_metrics(folder / "metrics.jsonl") for folder in (output, whole))

@@ -108,17 +108,21 @@ def train_and_report(
     if resume:
         found = trainer.resume(settings.output)
         console.print(f"resumed from {found.path} at step {found.step} of {total}", markup=False)
+    settings_file = settings.output / "settings.json"
+    settings.save(settings_file)
     before = answers_before(console, settings, loaded, asked, template, resume)
     try:
         result = trainer.fit(steps=total, directory=settings.output, save_every=settings.save_every)
     except Interrupted as stop:
         display.close()
         console.print(str(stop), markup=False)
-        console.print(f"go on with: --resume --output {settings.output}", markup=False)
+        console.print(
+            f"go on with: ruda-finetune train --config {settings_file} --resume",
+            markup=False, soft_wrap=True,
+        )  # fmt: skip
         raise SystemExit(stop.exit_code) from None
     finally:
         display.close()
-    settings.save(settings.output / "settings.json")
     adapter = settings.output / "adapter"
     save_adapter(loaded.model, adapter, base_model_name_or_path=str(settings.model))
     after = ask(console, "after training", settings, loaded, asked, template)
