@@ -180,7 +180,9 @@ def test_what_the_math_path_takes(case: str) -> None:
             *(t.expand(4000, 2, 2, 5, 8).reshape(-1, 2, 5, 8) for t in (q, k, v)), dropout_p=0.5
         )
         mean = many.view(4000, 2, 2, 5, 8).mean(0)
-        torch.testing.assert_close(mean, plain, rtol=0.1, atol=0.1)
+        # 4000 draws: the mean of a unit-sized value is known to about 0.01
+        torch.testing.assert_close(mean, plain, rtol=0.02, atol=0.05)
+        assert (mean - plain).norm() <= 0.05 * plain.norm()
     elif case == "mask gradient":
         mask = normal(5, 5, seed=4).to(D).requires_grad_()
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)

@@ -151,7 +151,8 @@ def test_backward_gives_float32_gradients() -> None:
         strict=True,
     ):
         assert ours.dtype == torch.float32
-        torch.testing.assert_close(ours, theirs, rtol=0.1, atol=2e-2)
+        torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=3e-3)
+        assert (ours - theirs).norm() <= 1e-2 * theirs.norm()
 
 
 def test_custom_functions() -> None:
