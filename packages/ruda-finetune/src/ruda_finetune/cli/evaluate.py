@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Literal
 
-import torch
 from rich.console import Console
 
 from ruda_finetune.cli.console import answering, duration
@@ -15,7 +14,7 @@ from ruda_finetune.cli.session import key_values, marked_template, open_model, s
 from ruda_finetune.data import SFTCollator, SFTDataset, evaluation_batches, read_records
 from ruda_finetune.errors import DataError
 from ruda_finetune.lora import load_adapter
-from ruda_finetune.training import CausalLMFinetuner, count_supervised
+from ruda_finetune.training import CausalLMFinetuner, mean_loss
 
 
 def evaluate(
@@ -41,18 +40,20 @@ def evaluate(
         records = records[:limit]
     asked = questions(records, records.where, None)
     loaded = open_model(model, quantize, dtype, device)
-    text = marked_template(template, loaded.tokenizer, train_on_prompt=False)
+    text = marked_template(template, loaded.tokenizer)
     dataset = SFTDataset(records, SFTCollator(loaded.tokenizer, chat_template=text))
     if adapter is not None:
         load_adapter(loaded.model, adapter)
-    loss, tokens = mean_loss(loaded.model, dataset, min(batch_size, 8))
+    finetuner = CausalLMFinetuner.from_model(loaded.model, activation_checkpointing=False)
+    batches = evaluation_batches(dataset, dataset.collator, min(batch_size, 8))
+    found = mean_loss(finetuner, batches, loaded.source.device)
     with answering(console, "answering", len(asked)) as progress:
         answers = answer_all(loaded, asked, text, max_new_tokens, batch_size, progress)
     rows = {
         "model": str(model),
         "adapter": str(adapter) if adapter else "none",
         "records": str(len(asked)),
-        "loss": f"{loss:.4f} nats per token over {tokens:,} tokens",
+        "loss": f"{found.loss:.4f} nats per token over {found.supervised_tokens:,} tokens",
         "exact": f"{answers.exact(asked)} of {len(asked)}",
         "answering": duration(answers.seconds),
     }
@@ -67,15 +68,3 @@ def evaluate(
                     "exact": answer.strip() == question.expected.strip(),
                 }
                 file.write(json.dumps(row) + "\n")
-
-
-def mean_loss(model: torch.nn.Module, dataset: SFTDataset, batch_size: int) -> tuple[float, int]:
-    """Mean loss per supervised token, and their number."""
-    finetuner = CausalLMFinetuner.from_model(model, activation_checkpointing=False).eval()
-    device = next(model.parameters()).device
-    total, tokens = 0.0, 0
-    with torch.no_grad():
-        for batch in evaluation_batches(dataset, dataset.collator, batch_size):
-            tokens += count_supervised(batch["labels"])
-            total += float(finetuner(**finetuner.prepare_batch(batch, device), reduction="sum"))
-    return total / tokens, tokens

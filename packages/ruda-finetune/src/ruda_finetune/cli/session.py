@@ -84,33 +84,30 @@ def chat_template(choice: str, tokenizer: Any) -> str | None:
     return path.read_text(encoding="utf-8")
 
 
-def marked_template(choice: str, tokenizer: Any, train_on_prompt: bool) -> str | None:
-    """`chat_template`, checked for the marks around the assistant's text.
+def marked_template(choice: str, tokenizer: Any, otherwise: str = "") -> str | None:
+    """`chat_template` for learning from the assistant's text, which the template must mark.
 
-    The error names the command's options; the library's own names its arguments.
+    A model's own template without marks is an error here, in terms of the command's options
+    (`otherwise` ends it); everything else the collator checks.
     """
-    from ruda_finetune.data import own_template_is_chatml
-    from ruda_finetune.data.templates import resolve_chat_template
+    from ruda_finetune.data import generation_blocks, own_template_is_chatml
 
     text = chat_template(choice, tokenizer)
-    try:
-        resolve_chat_template(tokenizer, text, train_on_prompt)
-    except TemplateError as error:
-        if choice != "auto" or "no {% generation %}" not in str(error):
-            raise
-        fits = getattr(tokenizer, "chat_template", None) and own_template_is_chatml(tokenizer)
-        raise TemplateError(
-            "[template] the model's own chat template does not mark the assistant's text with "
-            "{% generation %}, so the answers cannot be told from the prompts: add "
-            + (
-                "--template chatml, which writes the same text with the marks"
-                if fits
-                else "--template FILE with a copy of it that has the marks (or --template chatml, "
-                "for a model that speaks ChatML)"
-            )
-            + ", or --train-on-prompt to learn everything"
-        ) from None
-    return text
+    own = getattr(tokenizer, "chat_template", None)
+    if text is not None or not isinstance(own, str) or generation_blocks(own):
+        return text
+    if own_template_is_chatml(tokenizer):
+        advice = "--template chatml, which writes the same text with the marks"
+    else:
+        advice = (
+            "--template FILE with a copy of it that has the marks (or --template chatml, for a "
+            "model that speaks ChatML)"
+        )
+    raise TemplateError(
+        "[template] the model's own chat template does not mark the assistant's text with "
+        f"{{% generation %}}, so the answers cannot be told from the prompts: add {advice}"
+        f"{otherwise}"
+    )
 
 
 def dtype_reason(choice: str, dtype: torch.dtype, target: str) -> str:

@@ -17,6 +17,7 @@ from ruda_finetune.cli.console import TrainingDisplay, answering, duration
 from ruda_finetune.cli.samples import Answers, Question, answer_all, questions
 from ruda_finetune.cli.session import (
     Loaded,
+    chat_template,
     device_target,
     dtype_reason,
     key_values,
@@ -62,7 +63,12 @@ def train(settings: TrainSettings, resume: bool) -> None:
         settings.model, settings.quantize, settings.dtype, settings.device,
         settings.target_modules(), settings.block_size,
     )  # fmt: skip
-    template = marked_template(settings.template, loaded.tokenizer, settings.train_on_prompt)
+    if settings.train_on_prompt:
+        template = chat_template(settings.template, loaded.tokenizer)
+    else:
+        template = marked_template(
+            settings.template, loaded.tokenizer, ", or --train-on-prompt to learn everything"
+        )
     dataset = SFTDataset(
         records,
         SFTCollator(

@@ -43,6 +43,7 @@ _EXPORTS: dict[str, str] = {
     "ResumeReport": "trainer",
     "ResumeWarning": "trainer",
     "StepResult": "events",
+    "mean_loss": "evaluation",
     "EvaluationResult": "events",
     "FitResult": "events",
     "Interrupted": "events",

@@ -16,6 +16,7 @@ from torch import nn
 
 from ..errors import CheckpointError, DataError, FinetuneError
 from .checkpoint import find_checkpoint, write_checkpoint
+from .evaluation import mean_loss, place_batch
 from .events import EvaluationResult, FitResult, Interrupted, StepResult, TrainerCallback
 from .loss import count_supervised
 from .progress import seconds_left, write_progress_file
@@ -186,7 +187,9 @@ class SFTTrainer:
                 for batch, count in zip(window, counts):
                     if count == 0:
                         continue  # all masked: its share of the loss and gradient is zero
-                    loss = self.model(**self._move(batch), reduction="sum")
+                    loss = self.model(
+                        **place_batch(self.model, batch, self.device), reduction="sum"
+                    )
                     sums.append(loss.detach())
                     share = loss / tokens
                     (share if self.scaler is None else self.scaler.scale(share)).backward()
@@ -229,12 +232,6 @@ class SFTTrainer:
                 "train in float32"
             )
 
-    def _move(self, batch: Batch) -> dict[str, torch.Tensor]:
-        prepare = getattr(self.model, "prepare_batch", None)
-        if prepare is not None:
-            return prepare(batch, self.device)
-        return {name: tensor.to(self.device) for name, tensor in batch.items()}
-
     def _backward_on_this_thread(self) -> AbstractContextManager[Any]:
         # autograd's own device thread would bring a second team of worker threads to the host
         if self.device.type == "ruda":
@@ -246,20 +243,7 @@ class SFTTrainer:
 
         The model runs in evaluation mode and goes back to the mode it was in.
         """
-        started = time.perf_counter()
-        training = self.model.training
-        total, tokens = 0.0, 0
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                for batch in batches:
-                    tokens += count_supervised(batch["labels"])
-                    total += float(self.model(**self._move(batch), reduction="sum"))
-        finally:
-            self.model.train(training)
-        if tokens == 0:
-            raise DataError("[evaluate] no supervised token in the batches")
-        return EvaluationResult(total / tokens, tokens, time.perf_counter() - started)
+        return mean_loss(self.model, batches, self.device)
 
     # -- checkpoints -------------------------------------------------------------------------------
 
