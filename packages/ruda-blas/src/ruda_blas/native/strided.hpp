@@ -6,7 +6,7 @@
 
 #include <ruda/abi.h>
 
-#include "variants.hpp"
+#include <ruda/variants.hpp>
 
 namespace ruda::blas {
 

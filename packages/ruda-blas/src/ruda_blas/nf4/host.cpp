@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "../native/vector.hpp"
+#include <ruda/simd.hpp>
 
 namespace ruda::RUDA_VARIANT {
 namespace {

@@ -1,7 +1,7 @@
 /* SiLU times a second operand on the host. */
 #include "host.hpp"
 
-#include "vector.hpp"
+#include <ruda/simd.hpp>
 
 namespace ruda::RUDA_VARIANT {
 namespace {
@@ -54,14 +54,14 @@ void backward(const silu_mul_range& args, int64_t begin, int64_t end) {
 }  // namespace
 
 void silu_mul_forward(const silu_mul_range& args, int64_t begin, int64_t end) {
-  with_storage(args.dtype, [&](auto* type) {
-    forward<std::remove_cvref_t<decltype(*type)>>(args, begin, end);
+  with_storage(args.dtype, [&](auto type) {
+    forward<decltype(type)>(args, begin, end);
   });
 }
 
 void silu_mul_backward(const silu_mul_range& args, int64_t begin, int64_t end) {
-  with_storage(args.dtype, [&](auto* type) {
-    using T = std::remove_cvref_t<decltype(*type)>;
+  with_storage(args.dtype, [&](auto type) {
+    using T = decltype(type);
     if (args.dgate != nullptr && args.dup != nullptr) {
       backward<T, true, true>(args, begin, end);
     } else if (args.dgate != nullptr) {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "variants.hpp"
+#include <ruda/variants.hpp>
 
 namespace ruda {
 

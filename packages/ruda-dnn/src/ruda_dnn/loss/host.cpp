@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "vector.hpp"
+#include <ruda/simd.hpp>
 
 namespace ruda::RUDA_VARIANT {
 namespace {
@@ -60,8 +60,8 @@ double exponential_sum(float* logits, float largest, int64_t classes) {
 
 void gather_to_float(const void* source, int32_t dtype, const int64_t* index, int64_t width,
                      float* target, int64_t begin, int64_t end) {
-  with_storage(dtype, [&](auto* type) {
-    using T = std::remove_cvref_t<decltype(*type)>;
+  with_storage(dtype, [&](auto type) {
+    using T = decltype(type);
     for (int64_t row = begin; row < end; ++row) {
       const T* in = static_cast<const T*>(source) + index[row] * width;
       float* out = target + row * width;

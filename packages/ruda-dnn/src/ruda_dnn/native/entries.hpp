@@ -5,7 +5,7 @@
 #include <ruda/dnn.h>
 #include <ruda/entry.hpp>
 
-#include "variants.hpp"
+#include <ruda/variants.hpp>
 
 /* RUDA_HOST(function)(arguments): the variant for this processor. */
 #define RUDA_HOST(function) RUDA_CHOOSE(::ruda::api()->cpu_level(), function)

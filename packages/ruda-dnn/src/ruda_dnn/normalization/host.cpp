@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "vector.hpp"
+#include <ruda/simd.hpp>
 
 namespace ruda::RUDA_VARIANT {
 namespace {
@@ -126,14 +126,14 @@ void backward(const rms_backward_rows& args, float* partial, int64_t begin, int6
 }  // namespace
 
 void rms_norm_forward(const rms_forward_rows& args, int64_t begin, int64_t end) {
-  with_storage(args.dtype, [&](auto* type) {
-    forward<std::remove_cvref_t<decltype(*type)>>(args, begin, end);
+  with_storage(args.dtype, [&](auto type) {
+    forward<decltype(type)>(args, begin, end);
   });
 }
 
 void rms_norm_backward(const rms_backward_rows& args, float* partial, int64_t begin, int64_t end) {
-  with_storage(args.dtype, [&](auto* type) {
-    using T = std::remove_cvref_t<decltype(*type)>;
+  with_storage(args.dtype, [&](auto type) {
+    using T = decltype(type);
     if (args.weight != nullptr) {
       backward<T, true>(args, partial, begin, end);
     } else {
@@ -144,8 +144,8 @@ void rms_norm_backward(const rms_backward_rows& args, float* partial, int64_t be
 
 void sum_partials(const float* partials, int64_t parts, int64_t width, void* target, int32_t dtype,
                   int64_t begin, int64_t end) {
-  with_storage(dtype, [&](auto* type) {
-    using T = std::remove_cvref_t<decltype(*type)>;
+  with_storage(dtype, [&](auto type) {
+    using T = decltype(type);
     T* out = static_cast<T*>(target);
     for (int64_t i = begin; i < end; i += lanes) {
       const int64_t rest = end - i < lanes ? end - i : lanes;
@@ -164,8 +164,8 @@ void sum_partials(const float* partials, int64_t parts, int64_t width, void* tar
 }
 
 void widen_to_float(const void* source, int32_t dtype, float* target, int64_t count) {
-  with_storage(dtype, [&](auto* type) {
-    using T = std::remove_cvref_t<decltype(*type)>;
+  with_storage(dtype, [&](auto type) {
+    using T = decltype(type);
     const T* in = static_cast<const T*>(source);
     int64_t i = 0;
     for (; i + lanes <= count; i += lanes) store(target + i, load(in + i));

@@ -1,7 +1,7 @@
 /* AdamW and gradient statistics on the host. */
 #include "host.hpp"
 
-#include "vector.hpp"
+#include <ruda/simd.hpp>
 
 namespace ruda::RUDA_VARIANT {
 namespace {
@@ -47,8 +47,8 @@ void update(const adamw_tensor& tensor, const adamw_numbers& n, int64_t begin, i
 
 void adamw_update(const adamw_tensor& tensor, const adamw_numbers& numbers, int64_t begin,
                   int64_t end) {
-  with_storage(tensor.parameter_dtype, [&](auto* parameter) {
-    using P = std::remove_cvref_t<decltype(*parameter)>;
+  with_storage(tensor.parameter_dtype, [&](auto parameter) {
+    using P = decltype(parameter);
     if (tensor.gradient_dtype == tensor.parameter_dtype) {
       if (tensor.master != nullptr) {
         update<P, P, true>(tensor, numbers, begin, end);
@@ -67,8 +67,8 @@ void adamw_update(const adamw_tensor& tensor, const adamw_numbers& numbers, int6
 
 bool scale_in_place(void* values, int32_t dtype, float scale, int64_t begin, int64_t end) {
   vec check = {};  // value * 0 is 0 for finite values and NaN for the others
-  with_storage(dtype, [&](auto* type) {
-    using T = std::remove_cvref_t<decltype(*type)>;
+  with_storage(dtype, [&](auto type) {
+    using T = decltype(type);
     T* data = static_cast<T*>(values);
     int64_t i = begin;
     if (scale == 1.0f) {
@@ -103,8 +103,8 @@ double scaled_square_sum(const void* values, int32_t dtype, float scale, int64_t
     sums[0] += low * low;
     sums[1] += high * high;
   };
-  with_storage(dtype, [&](auto* type) {
-    using T = std::remove_cvref_t<decltype(*type)>;
+  with_storage(dtype, [&](auto type) {
+    using T = decltype(type);
     const T* data = static_cast<const T*>(values);
     int64_t i = begin;
     for (; i + lanes <= end; i += lanes) add(load(data + i));

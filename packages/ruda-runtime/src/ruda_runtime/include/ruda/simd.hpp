@@ -3,8 +3,8 @@
  * Everything lives in the variant's own namespace: the same source is compiled for the baseline and
  * for x86-64-v3, and one shared inline function would let the linker mix the two.
  */
-#ifndef RUDA_DNN_VECTOR_HPP
-#define RUDA_DNN_VECTOR_HPP
+#ifndef RUDA_SIMD_HPP
+#define RUDA_SIMD_HPP
 
 #include <cstdint>
 #include <cstring>
@@ -199,15 +199,30 @@ static inline vec exponential(vec x) {
 /* 1 / (1 + e^-x). */
 static inline vec sigmoid(vec x) { return 1.0f / (1.0f + exponential(-x)); }
 
-/* Calls fn(const T*) with the storage type that `dtype` names. */
+/* `count` values of any storage type to float32, and back with one rounding each. */
+template <class T>
+static inline void load_row(const T* source, float* target, int64_t count) {
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) store(target + i, load(source + i));
+  for (; i < count; ++i) target[i] = to_float(source[i]);
+}
+
+template <class T>
+static inline void store_row(const float* source, T* target, int64_t count) {
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) store(target + i, load(source + i));
+  for (; i < count; ++i) target[i] = from_float<T>(source[i]);
+}
+
+/* Calls fn(T()) with the storage type that `dtype` names. */
 template <class F>
 static inline void with_storage(int32_t dtype, F&& fn) {
   if (dtype == RUDA_FLOAT16) {
-    fn(static_cast<const float16*>(nullptr));
+    fn(float16());
   } else if (dtype == RUDA_BFLOAT16) {
-    fn(static_cast<const bfloat16*>(nullptr));
+    fn(bfloat16());
   } else {
-    fn(static_cast<const float*>(nullptr));
+    fn(float());
   }
 }
 
