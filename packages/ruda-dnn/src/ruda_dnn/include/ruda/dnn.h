@@ -29,6 +29,59 @@ RUDA_ARGUMENTS(rms_norm_backward_args,
   const ruda_view* dweight;
   int64_t parts;)
 
+/* "layer_norm.forward": y[..., H] = (x - mean) * rstd * weight + bias, rstd = 1/sqrt(var + epsilon)
+ * with the variance over H values (not H - 1). weight[H] and bias[H] in x's dtype or float32, or
+ * null; mean and rstd float32[rows], each may be null. */
+RUDA_ARGUMENTS(layer_norm_forward_args,
+  const ruda_view* x;
+  const ruda_view* weight;
+  const ruda_view* bias;
+  const ruda_view* y;
+  const ruda_view* mean;
+  const ruda_view* rstd;
+  double epsilon;)
+
+/* "layer_norm.backward": dx[..., H] in x's dtype, dweight[H] and dbias[H] in x's dtype or float32;
+ * each may be null. The last two are summed in `parts` float32 partials, as in rms_norm.backward. */
+RUDA_ARGUMENTS(layer_norm_backward_args,
+  const ruda_view* x;
+  const ruda_view* weight;
+  const ruda_view* grad;
+  const ruda_view* mean;
+  const ruda_view* rstd;
+  const ruda_view* dx;
+  const ruda_view* dweight;
+  const ruda_view* dbias;
+  int64_t parts;)
+
+/* "softmax.forward": y = softmax(x) along `axis` (0-based), or its logarithm. One shape, one dtype,
+ * contiguous. */
+RUDA_ARGUMENTS(softmax_forward_args,
+  const ruda_view* x;
+  const ruda_view* y;
+  int64_t axis;
+  int32_t logarithm;)
+
+/* "softmax.backward": dx from the output's gradient and the output y of the forward pass. */
+RUDA_ARGUMENTS(softmax_backward_args,
+  const ruda_view* grad;
+  const ruda_view* y;
+  const ruda_view* dx;
+  int64_t axis;
+  int32_t logarithm;)
+
+/* "rotary.forward" and "rotary.backward": x[B, T, H, D] with any strides and adjacent features
+ * (D contiguous), cos and sin [B or 1, T, R] contiguous, both float32 or both x's dtype, R even and
+ * at most D; y[B, T, H, D] contiguous, x's dtype. With the halves of the first R features
+ * x = (a, b), cos = (c, d), sin = (s, t):
+ *   forward: (a*c - b*s, b*d + a*t)     backward: (a*c + b*t, b*d - a*s), the transposed map.
+ * The other D - R features are copied. y must not share memory with x. */
+RUDA_ARGUMENTS(rotary_args,
+  const ruda_view* x;
+  const ruda_view* cos;
+  const ruda_view* sin;
+  const ruda_view* y;)
+
 /* "silu_mul.forward": out = round(silu(gate)) * up, same shape and dtype, contiguous. */
 RUDA_ARGUMENTS(silu_mul_forward_args,
   const ruda_view* gate;
