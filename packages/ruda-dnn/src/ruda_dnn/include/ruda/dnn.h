@@ -152,6 +152,54 @@ RUDA_ARGUMENTS(gradient_norm_args,
   double* norm;
   int32_t* finite;)
 
+/* "attention.forward": out = softmax(scale * q k^T + mask) v, head by head, in flash form.
+ *
+ * Dense: q[B, Tq, H, D], k[B, Tk, G, D], v[B, Tk, G, Dv], out[B, Tq, H, Dv], lse float32[B, H, Tq].
+ * Packed (both cu_seqlens given): q[total, H, D], k and v[total, G, ...], out[total, H, Dv],
+ * lse float32[H, total]; cu_seqlens int32[N + 1] hold the sequences' ends, from 0 to the total.
+ * H is a multiple of G; query head h reads head h / (H / G) of k and v. float32, float16 or bfloat16;
+ * strides are free where the last axis is contiguous. lse (the log of the sum of exponentials) and
+ * mask may be null.
+ *
+ * Which keys query i of a sequence sees: with p = i, or i + Tk - Tq where bottom_right is not 0, the
+ * keys p - window_left .. p + window_right; a negative window has no end on that side (causal:
+ * window_right = 0). mask[B or 1, H or 1, Tq or 1, Tk], any strides, dense only: bool (0: not seen) or
+ * float32 or q's dtype (added; -infinity: not seen). A key that is not seen counts for nothing,
+ * whatever it holds; a query that sees no key gives zeros and lse -infinity. */
+RUDA_ARGUMENTS(attention_forward_args,
+  const ruda_view* q;
+  const ruda_view* k;
+  const ruda_view* v;
+  const ruda_view* mask;
+  const ruda_view* cu_seqlens_q;
+  const ruda_view* cu_seqlens_k;
+  const ruda_view* out;
+  const ruda_view* lse;
+  double scale;
+  int64_t window_left;
+  int64_t window_right;
+  int32_t bottom_right;)
+
+/* "attention.backward": dq, dk and dv (any of them may be null) from out, lse and the gradient grad
+ * of out. Shapes are those of q, k and v. */
+RUDA_ARGUMENTS(attention_backward_args,
+  const ruda_view* q;
+  const ruda_view* k;
+  const ruda_view* v;
+  const ruda_view* mask;
+  const ruda_view* cu_seqlens_q;
+  const ruda_view* cu_seqlens_k;
+  const ruda_view* out;
+  const ruda_view* lse;
+  const ruda_view* grad;
+  const ruda_view* dq;
+  const ruda_view* dk;
+  const ruda_view* dv;
+  double scale;
+  int64_t window_left;
+  int64_t window_right;
+  int32_t bottom_right;)
+
 } /* namespace ruda */
 
 #endif /* RUDA_DNN_H */
