@@ -29,4 +29,6 @@ def nf4_product(
     in_features: int,
     block_size: int,
     tile_rows: int,
+    update_x: Tensor | None,
+    update_w: Tensor | None,
 ) -> None: ...

@@ -74,11 +74,17 @@ class Product:
     tile_rows: int = 128
     bias: bool = False
     x_layout: str = "rows"
+    rank: int = 0  # of the update; its operands have x_layout too
+    update_dtypes: tuple[str, str] = ("float32", "float32")
 
     @property
     def name(self) -> str:
         bias = "-bias" if self.bias else ""
-        return f"{self.m}x{self.weight.name}-t{self.tile_rows}-{self.x_layout}{bias}"
+        update = f"-r{self.rank}-{self.update_dtypes[0]}-{self.update_dtypes[1]}"
+        return (
+            f"{self.m}x{self.weight.name}-t{self.tile_rows}-{self.x_layout}{bias}"
+            f"{update if self.rank else ''}"
+        )
 
 
 PRODUCTS = [
@@ -105,6 +111,21 @@ PRODUCTS = [
         for m in (2, 33)
         for layout in ("cols", "sliced", "strided", "reversed", "broadcast")
     ),
+    # Low-rank updates: rank 1 to beyond the sum's own length, every dtype, every layout.
+    *(Product(m, Weight(192, 576), rank=16, bias=m == 67) for m in (1, 4, 5, 67)),
+    Product(40, Weight(70, 96), rank=1),
+    Product(3, Weight(70, 96), rank=130),
+    Product(40, Weight(24, 18, 6), rank=130, bias=True),
+    Product(33, Weight(70, 96), 1, rank=7),
+    Product(33, Weight(70, 96), rank=5, update_dtypes=("bfloat16", "float16")),
+    Product(2, Weight(70, 96), rank=5, update_dtypes=("float16", "bfloat16")),
+    *(
+        Product(m, Weight(70, 96), x_layout=layout, rank=8)
+        for m in (2, 33)
+        for layout in ("cols", "sliced", "strided", "reversed", "broadcast")
+    ),
+    Product(30, Weight(4, 0), rank=3),
+    Product(30, Weight(0, 4), rank=3),
     # Nothing to do.
     Product(0, Weight(8, 64)),
     Product(3, Weight(0, 64)),

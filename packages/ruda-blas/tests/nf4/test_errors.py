@@ -118,6 +118,23 @@ def test_other_wrong_arguments() -> None:
     strided = rr.Tensor.from_numpy(np.zeros((96, 2), np.uint8)[:, 0])
     with pytest.raises(Nf4Error, match=r"packed: got strides .* wanted a contiguous tensor"):
         nf4.matmul(x, strided, scales, None, layout)
+    ux, uw = zeros(2, 5), zeros(5, 3)
+    for given, text in (
+        ({"update_x": ux}, "update_x and update_w: got only update_x, wanted both or neither"),
+        ({"update_w": uw}, "update_x and update_w: got only update_w, wanted both or neither"),
+        ({"update_x": zeros(3, 5), "update_w": uw}, "update_x: got shape [3, 5], wanted [M, r] ="),
+        ({"update_x": ux, "update_w": zeros(4, 3)}, "update_w: got shape [4, 3], wanted [5, 3]"),
+        ({"update_x": ux, "update_w": zeros(5, 64)}, "update_w: got shape [5, 64], wanted [5, 3]"),
+        ({"update_x": ux, "update_w": zeros(5, 3, dtype="int8")}, "update_w: got dtype int8"),
+    ):
+        with pytest.raises(Nf4Error, match=re.escape(text)):
+            nf4.matmul(x, packed, scales, None, layout, **given)
+    cube = zeros(1, 2, 64)
+    with pytest.raises(Nf4Error, match=re.escape("update_x: got shape [2, 5], wanted [1, 2, 'r']")):
+        nf4.matmul(cube, packed, scales, None, layout, update_x=ux, update_w=uw)
+    with pytest.raises(Nf4Error, match="out: got memory that overlaps update_x"):
+        y = zeros(2, 3)
+        nf4.matmul(x, packed, scales, None, layout, out=y, update_x=y, update_w=zeros(3, 3))
     with pytest.raises(Nf4Error, match="wanted an x of two dimensions"):
         nf4.matmul(zeros(1, 2, 64), packed, scales, None, layout, out=zeros(2, 3))
     assert nf4.matmul(x, packed.reshape((96, 1)), scales, None, layout).shape == (2, 3)

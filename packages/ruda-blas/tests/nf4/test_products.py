@@ -36,17 +36,30 @@ def draw(shape: tuple[int, ...], dtype: str, layout: str = "rows", seed: int = 1
     return arrange(values, layout)
 
 
+def update_of(case: Product, width: int) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The operands of the update, about as large as the weight's own share."""
+    if case.rank == 0:
+        return None, None
+    left, right = case.update_dtypes
+    return (
+        draw((case.m, case.rank), left, case.x_layout, seed=3),
+        draw((case.rank, width), right, case.x_layout, seed=4),
+    )
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", PRODUCTS, ids=lambda case: case.name)
 def test_matmul(case: Product, dtype: str) -> None:
     weight = Quantized(case.weight)
     x = draw((case.m, case.weight.cols), dtype, case.x_layout)
     bias = draw((case.weight.rows,), dtype, seed=2) if case.bias else None
+    ux, uw = update = update_of(case, case.weight.rows)
     result = check_repeatable(
-        lambda: nf4.matmul(tensor(x), *weight.parts, case.tile_rows, bias=tensor(bias)).numpy()
-    )
+        lambda: nf4.matmul(tensor(x), *weight.parts, case.tile_rows, bias=tensor(bias),
+                           update_x=tensor(ux), update_w=tensor(uw)).numpy()
+    )  # fmt: skip
     assert result.dtype == numpy_dtype(dtype)
-    check(result, reference.matmul(x, weight.dense, bias), dtype, name=case.name)
+    check(result, reference.matmul(x, weight.dense, bias, *update), dtype, name=case.name)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -54,11 +67,13 @@ def test_matmul(case: Product, dtype: str) -> None:
 def test_input_grad(case: Product, dtype: str) -> None:
     weight = Quantized(case.weight)
     grad = draw((case.m, case.weight.rows), dtype, case.x_layout)
+    ux, uw = update = update_of(case, case.weight.cols)
     result = check_repeatable(
-        lambda: nf4.input_grad(tensor(grad), *weight.parts, case.tile_rows).numpy()
-    )
+        lambda: nf4.input_grad(tensor(grad), *weight.parts, case.tile_rows, update_x=tensor(ux),
+                               update_w=tensor(uw)).numpy()
+    )  # fmt: skip
     assert result.dtype == numpy_dtype(dtype)
-    check(result, reference.input_grad(grad, weight.dense), dtype, name=case.name)
+    check(result, reference.input_grad(grad, weight.dense, *update), dtype, name=case.name)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -88,6 +103,11 @@ def test_leading_dimensions_and_results_of_other_dtypes() -> None:
     check(vector.numpy(), reference.matmul(x[0, 0], weight.dense), "bfloat16")
     grad = nf4.input_grad(result, *weight.parts)
     assert grad.shape == (2, 3, 64)
+
+    update = draw((2, 3, 5), "float16", seed=3), draw((5, 24), "float32", seed=4)
+    result = nf4.matmul(tensor(x), *weight.parts, update_x=tensor(update[0]),
+                        update_w=tensor(update[1]))  # fmt: skip
+    check(result.numpy(), reference.matmul(x, weight.dense, None, *update), "bfloat16")
 
     flat = x.reshape(6, 64)
     for layout in ("rows", "cols", "strided"):

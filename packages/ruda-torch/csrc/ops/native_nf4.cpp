@@ -44,7 +44,9 @@ Tensor multiply(const Kernel& kernel, const char* operation, const Tensor& x, co
                                    out_features,
                                    in_features,
                                    block_size,
-                                   tile_rows};
+                                   tile_rows,
+                                   /*update_x=*/nullptr,
+                                   /*update_w=*/nullptr};
   kernel.launch(&args);
   return y;
 }

@@ -45,6 +45,10 @@ struct blocked_product {
   bool copy_a, copy_c;
   layout a_layout; /* when a is read in place */
   epilogue how;
+  /* More steps of the sum, of one batch: update_a [m, update_k] @ update_b [update_k, n]. */
+  int64_t update_k = 0;
+  matrix update_a, update_b;
+  layout update_a_layout; /* when it is read in place, which copy_a decides for both */
 };
 
 /* a_of(batch), c_of(batch): matrices [m, k] and [m, n].
@@ -77,20 +81,28 @@ void run_blocked(const blocked_product& work, AOf&& a_of, COf&& c_of, LoadB&& lo
     float* sum = work.copy_c ? a_panel + (work.copy_a ? plan.m * plan.k : 0) : c.floats();
     // One row may have any row stride; BLAS refuses one below the columns.
     const int64_t ld = work.copy_c || rows == 1 ? cols : c.row_stride;
-    if (work.k == 0)
+    float kept = 0.0f;  // the first slice overwrites the sum
+    if (work.k == 0 && work.update_k == 0)
       for (int64_t r = 0; r < rows; ++r) std::memset(sum + r * ld, 0, cols * sizeof(float));
+    const auto accumulate = [&](const matrix& part, layout part_layout, int64_t slice,
+                                layout b_layout) {
+      if (work.copy_a) {
+        load(part, rows, slice, a_panel, slice);
+        part_layout = {false, slice};
+      }
+      sgemm(part_layout, b_layout, rows, cols, slice, 1.0f, work.copy_a ? a_panel : part.floats(),
+            b_panel, kept, sum, ld);
+      kept = 1.0f;
+    };
     for (int64_t k0 = 0; k0 < work.k; k0 += plan.k) {
       const int64_t slice = std::min(plan.k, work.k - k0);
       const layout b_layout = load_b(batch, k0, slice, n0, cols, b_panel);
-      const float* a_data = a.at(0, k0).floats();
-      layout a_layout = work.a_layout;
-      if (work.copy_a) {
-        load(a.at(0, k0), rows, slice, a_panel, slice);
-        a_data = a_panel;
-        a_layout = {false, slice};
-      }
-      sgemm(a_layout, b_layout, rows, cols, slice, 1.0f, a_data, b_panel, k0 == 0 ? 0.0f : 1.0f,
-            sum, ld);
+      accumulate(a.at(0, k0), work.a_layout, slice, b_layout);
+    }
+    for (int64_t k0 = 0; k0 < work.update_k; k0 += plan.k) {
+      const int64_t slice = std::min(plan.k, work.update_k - k0);
+      load(work.update_b.at(k0, n0), slice, cols, b_panel, cols);
+      accumulate(work.update_a.at(m0, k0), work.update_a_layout, slice, {false, cols});
     }
     epilogue how = work.how;
     if (how.bias.data != nullptr) how.bias = how.bias.at(m0, n0);

@@ -64,7 +64,8 @@ void nf4_dequantize(py::handle packed, py::handle scales, py::handle codebook, p
 
 void nf4_product(const char* name, py::handle x, py::handle packed, py::handle scales,
                  py::handle codebook, py::handle bias, py::handle y, int64_t out_features,
-                 int64_t in_features, int64_t block_size, int64_t tile_rows) {
+                 int64_t in_features, int64_t block_size, int64_t tile_rows, py::handle update_x,
+                 py::handle update_w) {
   const error_classes& errors = nf4_errors();
   const ruda::nf4_matmul_args args{view_of(x, name, "x", errors),
                                    view_of(packed, name, "packed", errors),
@@ -75,7 +76,9 @@ void nf4_product(const char* name, py::handle x, py::handle packed, py::handle s
                                    out_features,
                                    in_features,
                                    block_size,
-                                   tile_rows};
+                                   tile_rows,
+                                   optional_view_of(update_x, name, "update_x", errors),
+                                   optional_view_of(update_w, name, "update_w", errors)};
   ruda::python::launch(name, ruda::nf4_matmul_args_layout, &args, errors);
 }
 

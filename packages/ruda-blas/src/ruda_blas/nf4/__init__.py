@@ -101,8 +101,13 @@ def matmul(
     *,
     bias: Tensor | None = None,
     out: Tensor | None = None,
+    update_x: Tensor | None = None,
+    update_w: Tensor | None = None,
 ) -> Tensor:
-    """``x @ W^T (+ bias)`` for ``x [..., in_features]``: ``[..., out_features]`` in x's dtype.
+    """``x @ W^T (+ bias) (+ update_x @ update_w)`` for ``x [..., in_features]``.
+
+    The result is ``[..., out_features]`` in x's dtype; everything is summed in float32 and rounded
+    once.
 
     The dense weight is never made: at most ``threads * tile_rows * in_features * 4`` bytes of
     scratch memory are used at a time, whatever the dtype of ``x``.
@@ -114,12 +119,15 @@ def matmul(
         bias: ``[out_features]``, float32, float16 or bfloat16.
         out: where to write ``[M, out_features]`` for an ``x`` of two dimensions; its dtype is the
             result's.
+        update_x, update_w: ``[..., r]`` (the leading dimensions of ``x``) and ``[r, out_features]``,
+            both or neither: a low-rank update of the weight, as LoRA has one. Float32, float16 or
+            bfloat16 each, any strides.
 
     Raises:
         Nf4Error: shapes or sizes that do not fit; Nf4TypeError for wrong dtypes.
     """
     return _product("nf4.matmul", x, packed, scales, codebook, layout, bias, out, tile_rows,
-                    layout.out_features)  # fmt: skip
+                    layout.out_features, update_x, update_w)  # fmt: skip
 
 
 def input_grad(
@@ -131,14 +139,17 @@ def input_grad(
     tile_rows: int = 128,
     *,
     out: Tensor | None = None,
+    update_x: Tensor | None = None,
+    update_w: Tensor | None = None,
 ) -> Tensor:
-    """``grad @ W``, the gradient of ``matmul`` with respect to ``x``.
+    """``grad @ W (+ update_x @ update_w)``, the gradient of ``matmul`` with respect to ``x``.
 
-    ``grad [..., out_features]`` gives ``[..., in_features]``; the rest is as in ``matmul``. The
-    sums run in an order that does not depend on the number of threads.
+    ``grad [..., out_features]`` gives ``[..., in_features]``; ``update_w`` is ``[r, in_features]``;
+    the rest is as in ``matmul``. The sums run in an order that does not depend on the number of
+    threads.
     """
     return _product("nf4.input_grad", grad, packed, scales, codebook, layout, None, out, tile_rows,
-                    layout.in_features)  # fmt: skip
+                    layout.in_features, update_x, update_w)  # fmt: skip
 
 
 def _product(
@@ -152,6 +163,8 @@ def _product(
     out: Tensor | None,
     tile_rows: int,
     width: int,
+    update_x: Tensor | None,
+    update_w: Tensor | None,
 ) -> Tensor:
     x = check_tensor(x, operation, "x", Nf4TypeError)
     shape = x.shape
@@ -162,9 +175,18 @@ def _product(
                 "two dimensions"
             )
         x = x.reshape((prod(shape[:-1]), shape[-1]))
+        if update_x is not None:
+            update_x = check_tensor(update_x, operation, "update_x", Nf4TypeError)
+            if update_x.ndim != len(shape) or update_x.shape[:-1] != shape[:-1]:
+                raise Nf4Error(
+                    f"[{operation}] update_x: got shape {list(update_x.shape)}, wanted "
+                    f"{[*shape[:-1], 'r']}"
+                )
+            update_x = update_x.reshape((prod(shape[:-1]), update_x.shape[-1]))
     y = empty((x.shape[0], width) if x.ndim else (), x.dtype_name) if out is None else out
     _native.nf4_product(
         operation, x, packed, scales, codebook_tensor() if codebook is None else codebook, bias, y,
         layout.out_features, layout.in_features, layout.block_size, tile_rows,
+        update_x, update_w,
     )  # fmt: skip
     return y if len(shape) == 2 else y.reshape((*shape[:-1], width))

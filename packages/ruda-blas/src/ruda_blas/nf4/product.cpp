@@ -16,7 +16,30 @@ struct product {
   int64_t budget;         /* floats of scratch that one thread may take */
   blas::nf4_weight weight;
   blas::epilogue how;
+  int64_t rank; /* of the low-rank update; 0: none */
+  matrix update_x, update_w;
 };
+
+/* Both operands of the update or neither. */
+int32_t read_update(const nf4_matmul_args& args, const char* operation, product* p,
+                    ruda_error* error) {
+  RUDA_CHECK((args.update_x == nullptr) == (args.update_w == nullptr), error, RUDA_ERROR_VALUE,
+             "[%s] update_x and update_w: got only %s, wanted both or neither", operation,
+             args.update_x != nullptr ? "update_x" : "update_w");
+  if (args.update_x == nullptr) return RUDA_OK;
+  RUDA_TRY(check_operand(args.update_x, operation, "update_x", error));
+  RUDA_TRY(check_operand(args.update_w, operation, "update_w", error));
+  RUDA_CHECK(args.update_x->ndim == 2 && args.update_x->sizes[0] == p->rows, error,
+             RUDA_ERROR_VALUE, "[%s] update_x: got shape %s, wanted [M, r] = [%lld, r]", operation,
+             shape_text(*args.update_x).c_str(), static_cast<long long>(p->rows));
+  p->rank = args.update_x->sizes[1];
+  RUDA_TRY(check_shape(args.update_w, {p->rank, p->to}, operation, "update_w", error));
+  RUDA_TRY(check_no_overlap(*args.y, args.update_x, operation, "update_x", error));
+  RUDA_TRY(check_no_overlap(*args.y, args.update_w, operation, "update_w", error));
+  p->update_x = matrix_of(*args.update_x);
+  p->update_w = matrix_of(*args.update_w);
+  return RUDA_OK;
+}
 
 int32_t read_product(const nf4_matmul_args& args, bool forward, const char* operation, product* p,
                      ruda_error* error) {
@@ -46,12 +69,29 @@ int32_t read_product(const nf4_matmul_args& args, bool forward, const char* oper
   RUDA_TRY(check_no_overlap(*args.y, args.bias, operation, "bias", error));
   for (const ruda_view* part : {args.packed, args.scales, args.codebook})
     RUDA_TRY(check_no_overlap(*args.y, part, operation, "the weight", error));
+  RUDA_TRY(read_update(args, operation, p, error));
   p->x = matrix_of(*args.x);
   p->y = matrix_of(*args.y);
   p->how.bias = row_of(args.bias);
   const int64_t width = std::max<int64_t>(args.in_features, 1);
   p->budget = std::min(args.tile_rows, (int64_t{1} << 40) / width) * width;
   return RUDA_OK;
+}
+
+/* sums[m * ld + j] += update_x[m, :] . update_w[:, begin + j], in steps that fit the stack. */
+void add_update(const product& p, int64_t begin, int64_t count, float* sums, int64_t ld) {
+  constexpr int64_t step = 16, most = 64;
+  const auto load = RUDA_HOST(load_block);
+  float left[few_rows * step], right[step * most];
+  for (int64_t r0 = 0; r0 < p.rank; r0 += step) {
+    const int64_t slice = std::min(step, p.rank - r0);
+    load(p.update_x.at(0, r0), p.rows, slice, left, step);
+    load(p.update_w.at(r0, begin), slice, count, right, most);
+    for (int64_t m = 0; m < p.rows; ++m)
+      for (int64_t r = 0; r < slice; ++r)
+        for (int64_t j = 0; j < count; ++j)
+          sums[m * ld + j] += left[m * step + r] * right[r * most + j];
+  }
 }
 
 /* One row or a few: each weight row is decoded once and meets all of them while in the L1 cache. */
@@ -69,6 +109,7 @@ void run_few_rows(const product& p) {
   parallel_for(0, p.to, grain, [&](int64_t begin, int64_t end, int32_t) {
     float sums[few_rows * most];
     dot(p.weight, x, ldx, p.rows, begin, end, sums, most);
+    add_update(p, begin, end - begin, sums, most);
     blas::epilogue how = p.how;
     if (how.bias.data != nullptr) how.bias = how.bias.at(0, begin);
     store(sums, most, p.rows, end - begin, p.y.at(0, begin), how);
@@ -82,7 +123,12 @@ void run_tiles(const product& p, bool forward) {
   work.n = p.to;
   work.k = p.from;
   work.how = p.how;
-  work.copy_a = !blas::blas_layout(p.x, p.rows, p.from, &work.a_layout);
+  work.update_k = p.rank;
+  work.update_a = p.update_x;
+  work.update_b = p.update_w;
+  work.copy_a = !blas::blas_layout(p.x, p.rows, p.from, &work.a_layout) ||
+                (p.rank > 0 &&
+                 !blas::blas_layout(p.update_x, p.rows, p.rank, &work.update_a_layout));
   layout c{};
   work.copy_c = !blas::blas_layout(p.y, p.rows, p.to, &c) || c.transposed;
   work.plan = blas::plan_blocks(p.rows, p.to, p.from, 1, p.budget, work.copy_a, work.copy_c, 64);

@@ -59,12 +59,19 @@ def dequantize(
     return (values * factors).reshape(shape)
 
 
-def matmul(x: Any, weight: Any, bias: Any = None) -> np.ndarray:
-    """``x @ W^T + bias``."""
-    result = np.asarray(x, dtype=np.float64) @ np.asarray(weight, dtype=np.float64).T
+def product(x: Any, y: Any) -> np.ndarray:
+    return np.asarray(x, dtype=np.float64) @ np.asarray(y, dtype=np.float64)
+
+
+def matmul(
+    x: Any, weight: Any, bias: Any = None, update_x: Any = None, update_w: Any = None
+) -> np.ndarray:
+    """``x @ W^T + bias + update_x @ update_w``."""
+    result = input_grad(x, np.asarray(weight).T, update_x, update_w)
     return result if bias is None else result + np.asarray(bias, dtype=np.float64)
 
 
-def input_grad(grad: Any, weight: Any) -> np.ndarray:
-    """``grad @ W``."""
-    return np.asarray(grad, dtype=np.float64) @ np.asarray(weight, dtype=np.float64)
+def input_grad(grad: Any, weight: Any, update_x: Any = None, update_w: Any = None) -> np.ndarray:
+    """``grad @ W + update_x @ update_w``."""
+    result = product(grad, weight)
+    return result if update_x is None else result + product(update_x, update_w)

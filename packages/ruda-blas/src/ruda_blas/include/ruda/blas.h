@@ -47,8 +47,10 @@ RUDA_ARGUMENTS(nf4_dequantize_args,
 
 /* "nf4.matmul": y[M, out] = x[M, in] @ W[out, in]^T (+ bias[out]).
  * "nf4.input_grad": y[M, in] = x[M, out] @ W[out, in] (x is the output's gradient; no bias).
+ * With update_x[M, r] and update_w[r, N] (both or neither; N is y's width) their product is added: the
+ * low-rank update of LoRA, summed in float32 together with the rest and rounded once.
  * W is never materialised: at most threads * tile_rows * in_features * 4 bytes of scratch, whatever the
- * dtypes. x and y may have any strides and different dtypes. */
+ * dtypes. x, y, update_x and update_w may have any strides and different dtypes. */
 RUDA_ARGUMENTS(nf4_matmul_args,
   const ruda_view* x;
   const ruda_view* packed;
@@ -59,7 +61,9 @@ RUDA_ARGUMENTS(nf4_matmul_args,
   int64_t out_features;
   int64_t in_features;
   int64_t block_size;
-  int64_t tile_rows;)
+  int64_t tile_rows;
+  const ruda_view* update_x;
+  const ruda_view* update_w;)
 
 } /* namespace ruda */
 
