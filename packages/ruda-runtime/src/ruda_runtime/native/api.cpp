@@ -2,6 +2,7 @@
 
 #include "allocator.hpp"
 #include "kernels.hpp"
+#include "streams.hpp"
 #include "system.hpp"
 #include "thread_pool.hpp"
 
@@ -27,6 +28,24 @@ const ruda_api& api_table() {
       .launch_count = launch_count,
       .cpu_level = cpu_level,
       .set_team = set_team,
+      .asynchronous = asynchronous,
+      .set_asynchronous = set_asynchronous,
+      .open_stream = open_stream,
+      .close_stream = close_stream,
+      .stream_handle = stream_handle,
+      .current_stream = current_stream,
+      .set_current_stream = set_current_stream,
+      .query_stream = query_stream,
+      .synchronize = synchronize,
+      .wait_stream = wait_stream,
+      .create_event = create_event,
+      .destroy_event = destroy_event,
+      .record_event = record_event,
+      .wait_event = wait_event,
+      .query_event = query_event,
+      .synchronize_event = synchronize_event,
+      .elapsed_time = elapsed_time,
+      .record_stream = record_stream,
   };
   return table;
 }

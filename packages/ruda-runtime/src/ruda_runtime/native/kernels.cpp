@@ -18,6 +18,7 @@ namespace {
 // `kernel` comes first: a `const ruda_kernel*` handed out by find_kernel is the record's address.
 struct record {
   ruda_kernel kernel;
+  ruda_layout arguments;
   std::string name;
   std::string package;
   std::atomic<int64_t> launches{0};
@@ -47,10 +48,18 @@ int32_t register_kernel(const ruda_kernel* kernel, ruda_error* error) noexcept {
                    kernel->package != nullptr && *kernel->package != 0 && kernel->run != nullptr,
                error, RUDA_ERROR_VALUE,
                "[register_kernel] a kernel needs a name, a package and a function");
+    RUDA_CHECK(kernel->arguments != nullptr && kernel->arguments->hash == kernel->layout &&
+                   kernel->arguments->count <= RUDA_MAX_FIELDS,
+               error, RUDA_ERROR_VALUE,
+               "[register_kernel] '%s' of %s: a kernel needs the description of its arguments that "
+               "RUDA_ARGUMENTS makes",
+               kernel->name, kernel->package);
     auto added = std::make_unique<record>();
     added->name = kernel->name;
     added->package = kernel->package;
-    added->kernel = {added->name.c_str(), added->package.c_str(), kernel->layout, kernel->run};
+    added->arguments = *kernel->arguments;
+    added->kernel = {added->name.c_str(), added->package.c_str(), kernel->layout, kernel->run,
+                     &added->arguments};
     registry& shared = the_registry();
     const std::unique_lock lock(shared.mutex);
     const auto found = shared.records.find(added->name);

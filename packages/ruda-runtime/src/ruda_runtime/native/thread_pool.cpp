@@ -33,6 +33,13 @@ thread_local int32_t parallel_depth = 0;
 // The count that this thread's caller has read to size its scratch for the next loop; 0: none.
 thread_local int32_t promised_threads = 0;
 
+// In the worker of a stream: how many threads the submission's caller may use; 0: not such a worker.
+thread_local int32_t submitted_threads = 0;
+
+// The other library's team, if any; a forked child keeps its size but not its threads.
+std::atomic<const ruda_team*> installed_team{nullptr};
+std::atomic<bool> team_runs{false};
+
 void pause_cpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -91,35 +98,36 @@ class pool {
     count_.store(count, std::memory_order_relaxed);
   }
 
-  // Needs the pool acquired. The pool's own threads go: they would only spin beside the team's.
-  void set_team(ruda_team_fn team) {
-    if (team != nullptr) resize(count());
-    team_ = team;
-  }
-
-  // Needs the pool acquired.
-  void run(int64_t begin, int64_t end, int64_t grain, int64_t parts, ruda_range_fn fn,
-           void* context) {
-    const ruda_team_fn team = team_;
-    if (team == nullptr) start();
+  // Needs the pool acquired. At most `members` threads take part, on `team` or (null) on the pool's own.
+  void run(int64_t begin, int64_t end, int64_t grain, int64_t parts, ruda_range_fn fn, void* context,
+           int32_t members, const ruda_team* team) {
+    if (team == nullptr) {
+      if (members > count()) resize(members);
+      start();
+    }
+    limit_ = members;
     begin_ = begin;
     end_ = end;
     grain_ = grain;
     parts_ = parts;
     // Parts are taken several at a time when there are many of them; each is still its own call.
-    batch_ = std::max<int64_t>(1, parts / (int64_t{count()} * 16));
+    batch_ = std::max<int64_t>(1, parts / (int64_t{members} * 16));
     fn_ = fn;
     context_ = context;
     next_.store(0, std::memory_order_relaxed);
     if (team != nullptr) {  // the loop stays closed to the pool's own threads
-      team(static_cast<int32_t>(std::min<int64_t>(count(), parts)),
-           [](void* self, int32_t member) { static_cast<pool*>(self)->run_parts(member); }, this);
+      team->run(static_cast<int32_t>(std::min<int64_t>(members, parts)),
+                [](void* self, int32_t member) { static_cast<pool*>(self)->run_parts(member); },
+                this);
       return;
     }
     state_.store(open_bit, std::memory_order_release);
     epoch_.fetch_add(1, std::memory_order_seq_cst);
+    // A thread above the limit would take a wake-up meant for another: then all are woken.
     if (const int32_t parked = parked_.load(std::memory_order_seq_cst); parked > 0)
-      futex_wake(epoch_, static_cast<int>(std::min<int64_t>(parked, parts - 1)));
+      futex_wake(epoch_, members < count()
+                             ? INT_MAX
+                             : static_cast<int>(std::min<int64_t>(parked, parts - 1)));
 
     run_parts(0);
 
@@ -188,7 +196,7 @@ class pool {
     uint32_t seen = 0;
     while (!stopping_.load(std::memory_order_relaxed)) {
       if (enter()) {
-        run_parts(worker);
+        if (worker < limit_) run_parts(worker);
         leave();
       }
       const auto changed = [&] { return epoch_.load(std::memory_order_seq_cst) != seen; };
@@ -208,7 +216,7 @@ class pool {
   std::atomic<int32_t> started_{0};
   std::vector<std::thread> workers_;
 
-  ruda_team_fn team_ = nullptr;
+  int32_t limit_ = 0;
   int64_t begin_ = 0, end_ = 0, grain_ = 1, parts_ = 0, batch_ = 1;
   ruda_range_fn fn_ = nullptr;
   void* context_ = nullptr;
@@ -230,8 +238,12 @@ void make_pool(int32_t count) {
   instance.store(new (pool_memory) pool(count), std::memory_order_release);
 }
 
-// The threads do not exist in a forked child; whatever state they left is overwritten.
-void after_fork_in_child() { make_pool(the_pool().count()); }
+// The threads do not exist in a forked child, neither ours nor a team's; whatever state they left is
+// overwritten.
+void after_fork_in_child() {
+  team_runs.store(false, std::memory_order_relaxed);
+  make_pool(num_threads());
+}
 
 int32_t check_outside(const char* operation, ruda_error* error) {
   RUDA_CHECK(parallel_depth == 0, error, RUDA_ERROR_RUNTIME,
@@ -248,7 +260,14 @@ void prepare_thread_pool() {
   pthread_atfork(nullptr, nullptr, after_fork_in_child);
 }
 
-int32_t num_threads() noexcept { return the_pool().count(); }
+int32_t num_threads() noexcept {
+  if (submitted_threads != 0) return submitted_threads;
+  if (const ruda_team* team = installed_team.load(std::memory_order_acquire); team != nullptr)
+    return std::max<int32_t>(1, team->size());
+  return the_pool().count();
+}
+
+void set_submitted_threads(int32_t count) noexcept { submitted_threads = count; }
 
 int32_t promise_threads() noexcept { return promised_threads = num_threads(); }
 
@@ -260,19 +279,26 @@ int32_t set_num_threads(int32_t count, ruda_error* error) noexcept {
   RUDA_CHECK(count >= 1 && count <= 1024, error, RUDA_ERROR_VALUE,
              "[set_num_threads] count: got %d, wanted 1 to 1024", count);
   RUDA_TRY(check_outside("set_num_threads", error));
+  promised_threads = 0;
+  if (const ruda_team* team = installed_team.load(std::memory_order_acquire); team != nullptr) {
+    team->resize(count);
+    return RUDA_OK;
+  }
   pool& shared = the_pool();
   while (!shared.try_acquire()) sched_yield();
   if (shared.count() != count) shared.resize(count);
   shared.release();
-  promised_threads = 0;
   return RUDA_OK;
 }
 
-int32_t set_team(ruda_team_fn team, ruda_error* error) noexcept {
+int32_t set_team(const ruda_team* team, ruda_error* error) noexcept {
   RUDA_TRY(check_outside("set_team", error));
   pool& shared = the_pool();
   while (!shared.try_acquire()) sched_yield();
-  shared.set_team(team);
+  // The pool's own threads go: they would only spin beside the team's.
+  if (team != nullptr) shared.resize(shared.count());
+  installed_team.store(team, std::memory_order_release);
+  team_runs.store(team != nullptr, std::memory_order_relaxed);
   shared.release();
   return RUDA_OK;
 }
@@ -287,10 +313,17 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, ruda_range_fn fn,
     fn(context, begin, end, 0);
     return;
   }
-  if (pool& shared = the_pool(); parallel_depth == 0 && shared.count() > 1 && shared.try_acquire()) {
+  if (pool& shared = the_pool();
+      parallel_depth == 0 && num_threads() > 1 && shared.try_acquire()) {
     // Another thread may have raised the count since; it cannot while the pool is acquired.
-    const bool kept = promised == 0 || shared.count() <= promised;
-    if (kept) shared.run(begin, end, grain, parts, fn, context);
+    const int32_t members = num_threads();
+    const bool kept = members > 1 && (promised == 0 || members <= promised);
+    if (kept) {
+      // A stream's worker keeps off the team: it would get a second one, whose idle threads spin too.
+      const bool on_team = submitted_threads == 0 && team_runs.load(std::memory_order_relaxed);
+      shared.run(begin, end, grain, parts, fn, context, members,
+                 on_team ? installed_team.load(std::memory_order_acquire) : nullptr);
+    }
     shared.release();
     if (kept) return;
   }

@@ -18,6 +18,10 @@ int32_t promise_threads() noexcept;
 int32_t set_num_threads(int32_t count, ruda_error* error) noexcept;
 int32_t in_parallel() noexcept;
 
+// Called by a stream's worker: num_threads() of the thread that submitted the work it runs next. Its
+// loops run on the pool's own threads.
+void set_submitted_threads(int32_t count) noexcept;
+
 // Calls fn for parts [begin, begin + grain), [begin + grain, ...), ...: which parts there are depends
 // on the range and the grain only. Returns when all have run. One part, a call from inside a part and
 // a call while another thread has the pool run serially in the calling thread, as worker 0. `fn` must
@@ -25,8 +29,8 @@ int32_t in_parallel() noexcept;
 void parallel_for(int64_t begin, int64_t end, int64_t grain, ruda_range_fn fn,
                   void* context) noexcept;
 
-// Runs later loops on another library's threads; null goes back to the pool's own.
-int32_t set_team(ruda_team_fn team, ruda_error* error) noexcept;
+// Runs later loops on another library's threads, as many as it says; null goes back to the pool's own.
+int32_t set_team(const ruda_team* team, ruda_error* error) noexcept;
 
 // Worker threads alive now (0 before the first parallel loop).
 int32_t started_workers() noexcept;

@@ -72,8 +72,37 @@ typedef struct ruda_memory_stats {
   int64_t out_of_memory;  /* refused requests */
 } ruda_memory_stats;
 
+/* What an argument struct holds besides plain values, so that a queued launch can copy it deeply.
+ * RUDA_ARGUMENTS derives it from the struct's fields. */
+enum ruda_field_kind {
+  RUDA_FIELD_VIEW = 0,   /* const ruda_view*, or null */
+  RUDA_FIELD_VIEWS = 1,  /* const ruda_view* const*: a list of views, entries may be null */
+  RUDA_FIELD_VALUES = 2, /* const T*: a list of plain values */
+  RUDA_FIELD_RESULT = 3  /* T*: one plain value that the kernel writes. In a block of the pool it is
+                            device memory; anywhere else the launch returns when it is written */
+};
+
+#define RUDA_MAX_FIELDS 48
+
+typedef struct ruda_field {
+  uint16_t kind; /* enum ruda_field_kind */
+  uint16_t offset;
+  uint16_t length; /* lists: the offset of the int64_t that is their length */
+  uint16_t item;   /* values and results: bytes of one */
+} ruda_field;
+
+typedef struct ruda_layout {
+  uint64_t hash; /* of the fields' text and the struct's size */
+  uint32_t size; /* of the struct */
+  uint32_t count;
+  ruda_field fields[RUDA_MAX_FIELDS];
+#ifdef __cplusplus
+  constexpr operator uint64_t() const { return hash; }
+#endif
+} ruda_layout;
+
 /* A registered host operation: one entry (checks, choice of kernel, launch). `args` points to the
- * operation's own argument struct; `layout` is the hash of that struct (RUDA_LAYOUT). */
+ * operation's own argument struct; `layout` is the hash of that struct, `arguments` its description. */
 typedef int32_t (*ruda_kernel_fn)(const void* args, ruda_error* error);
 
 typedef struct ruda_kernel {
@@ -81,23 +110,36 @@ typedef struct ruda_kernel {
   const char* package; /* "ruda-dnn" */
   uint64_t layout;
   ruda_kernel_fn run;
+  const ruda_layout* arguments; /* copied when the kernel is registered */
 } ruda_kernel;
 
 /* `begin..end` is one part of the range; `worker` is below num_threads(). */
 typedef void (*ruda_range_fn)(void* context, int64_t begin, int64_t end, int32_t worker);
 
-/* Another library's team of threads: calls body(state, member) for members 0, 1, ... below `members`,
- * each at most once, at least member 0, and returns when all have returned. */
-typedef void (*ruda_team_fn)(int32_t members, void (*body)(void* state, int32_t member),
-                             void* state);
+/* Another library's team of threads. */
+typedef struct ruda_team {
+  /* Calls body(state, member) for members 0, 1, ... below `members`, each at most once, at least member
+   * 0, and returns when all have returned. */
+  void (*run)(int32_t members, void (*body)(void* state, int32_t member), void* state);
+  int32_t (*size)(void);         /* how many members a loop of the calling thread may have */
+  void (*resize)(int32_t count); /* from now on so many */
+} ruda_team;
 
-typedef void* ruda_stream; /* null: the current stream of the calling thread */
+/* Streams are numbered; 0 is the default stream, which always exists. A handle is the stream as
+ * `launch` takes it; null is the current stream of the calling thread. */
+typedef void* ruda_stream;
+
+/* A point in the work of a stream. */
+typedef void* ruda_event;
 
 typedef struct ruda_api {
   uint32_t abi_version;
   uint32_t struct_size;
 
-  /* Memory: 64-byte aligned blocks of a caching pool. 0 bytes give null without an error. */
+  /* Memory: 64-byte aligned blocks of a caching pool. 0 bytes give null without an error. A block
+   * that is released while queued work may use it serves later work of the same stream, allocated by
+   * the thread that released it, and others when that work is done: whoever reads or writes memory
+   * on the host synchronises the stream first. */
   void* (*allocate)(size_t nbytes, ruda_error* error);
   void (*release)(void* pointer);
   size_t (*usable_size)(const void* pointer); /* 0 when the pool does not own `pointer` */
@@ -124,26 +166,51 @@ typedef struct ruda_api {
 
   /* From now on parallel loops run on `team` instead of the pool's own threads (null: on its own
    * again). For a process in which another library's threads do work between ours: two pools whose
-   * idle threads spin take each other's processors. Parts stay the same. */
-  int32_t (*set_team)(ruda_team_fn team, ruda_error* error);
+   * idle threads spin take each other's processors. num_threads and set_num_threads are then the
+   * team's. Parts stay the same. `team` is kept, not copied. */
+  int32_t (*set_team)(const ruda_team* team, ruda_error* error);
+
+  /* Whether launches are queued (RUDA_ASYNC=1): a launch then copies its arguments and returns, and
+   * the stream's worker runs it. Otherwise work is done when the call that submits it returns, and
+   * everything below succeeds at once. It is settled by the first submission; before, set_asynchronous
+   * overrides RUDA_ASYNC. */
+  int32_t (*asynchronous)(void);
+  int32_t (*set_asynchronous)(int32_t on, ruda_error* error);
+
+  /* Streams of a bounded pool (RUDA_MAX_STREAMS). A closed stream finishes its work. */
+  int32_t (*open_stream)(int32_t* stream, ruda_error* error);
+  int32_t (*close_stream)(int32_t stream, ruda_error* error);
+  ruda_stream (*stream_handle)(int32_t stream); /* null when there is no such stream */
+  int32_t (*current_stream)(void);              /* of the calling thread */
+  int32_t (*set_current_stream)(int32_t stream, ruda_error* error);
+  int32_t (*query_stream)(int32_t stream); /* 1 when all its work is done; never waits */
+
+  /* Waits until the work submitted to `stream` (-1: to any) before the call is done, and hands over
+   * the error of queued work that nobody was told of yet. */
+  int32_t (*synchronize)(int32_t stream, ruda_error* error);
+  /* Later work of `stream` begins after the work submitted to `other` so far. The caller goes on. */
+  int32_t (*wait_stream)(int32_t stream, int32_t other, ruda_error* error);
+
+  /* Events. Null when memory for bookkeeping runs out. An event that was never recorded is done. */
+  ruda_event (*create_event)(int32_t timing);
+  void (*destroy_event)(ruda_event event);
+  int32_t (*record_event)(ruda_event event, int32_t stream, ruda_error* error);
+  int32_t (*wait_event)(int32_t stream, ruda_event event, ruda_error* error);
+  int32_t (*query_event)(ruda_event event);
+  int32_t (*synchronize_event)(ruda_event event, ruda_error* error);
+  int32_t (*elapsed_time)(ruda_event begin, ruda_event end, double* milliseconds,
+                          ruda_error* error);
+
+  /* The block that starts at `pointer` is also used by work of `stream`: once released it is handed
+   * out again after that work. (A block's own stream, the current one of the thread that allocated it,
+   * needs no word.) Addresses that the pool does not own are ignored. */
+  int32_t (*record_stream)(const void* pointer, int32_t stream, ruda_error* error);
 } ruda_api;
 
 #ifdef __cplusplus
 } /* extern "C" */
 
-/* FNV-1a of a struct's spelled-out fields and size: both sides of a launch compute it from the same
- * header, and a header that changed on one side only is refused before the first call. */
-constexpr uint64_t ruda_fnv1a(const char* text) {
-  uint64_t hash = 14695981039346656037ull;
-  for (; *text != 0; ++text) hash = (hash ^ static_cast<uint8_t>(*text)) * 1099511628211ull;
-  return hash;
-}
-/* Defines `struct NAME { FIELDS };` and NAME##_layout. */
-#define RUDA_ARGUMENTS(NAME, ...)                                              \
-  struct NAME {                                                                \
-    __VA_ARGS__                                                                \
-  };                                                                           \
-  constexpr uint64_t NAME##_layout = ruda_fnv1a(#__VA_ARGS__) ^ sizeof(NAME);
+#include <ruda/layout.hpp>
 #endif
 
 #endif /* RUDA_ABI_H */

@@ -341,9 +341,9 @@ inline int64_t grain_for(int64_t cost, int64_t minimum) noexcept {
 
 // ---- kernels --------------------------------------------------------------------------------
 
-inline int32_t register_kernel(const char* name, const char* package, uint64_t layout,
+inline int32_t register_kernel(const char* name, const char* package, const ruda_layout& layout,
                                ruda_kernel_fn run, ruda_error* error) {
-  const ruda_kernel kernel{name, package, layout, run};
+  const ruda_kernel kernel{name, package, layout.hash, run, &layout};
   return api()->register_kernel(&kernel, error);
 }
 

@@ -74,7 +74,7 @@ inline void attach(py::module_& module, const char* name) {
   }
 }
 
-inline void register_kernel(const char* name, const char* package, uint64_t layout,
+inline void register_kernel(const char* name, const char* package, const ruda_layout& layout,
                             ruda_kernel_fn run) {
   ruda_error error{};
   check(ruda::register_kernel(name, package, layout, run, &error), error);
