@@ -16,7 +16,7 @@ import transformers
 
 from ruda_finetune import FinetuneError, ModelFileError, TargetModuleError
 from ruda_finetune.loading import load_model
-from ruda_finetune.loading.sources import file_sha256
+from ruda_finetune.loading.hashes import file_sha256
 
 
 def load_dense(path: Path, **options: Any) -> Any:

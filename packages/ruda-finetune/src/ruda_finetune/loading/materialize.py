@@ -18,6 +18,7 @@ from torch import nn
 from ..errors import FinetuneError, ModelFileError, QuantizationError, TargetModuleError
 from ..targets import TargetReport, qualified_modules, resolve_targets
 from .buffers import compute_buffers
+from .cache import Packed
 from .report import LoadReport, count_elements
 from .shards import shown
 from .sources import WeightSource, fill, is_finite
@@ -150,12 +151,16 @@ def materialize(
     buffer_dtypes: Mapping[str, torch.dtype] | None = None,
     block_size: int = 64,
     tile_rows: int = 128,
+    packed: Packed | None = None,
 ) -> LoadReport:
     """Load `source` into `model`, whose parameters are on the meta device, in place.
 
     The layers that `target_modules` selects become `NF4Linear` if `quantize`. Other floating
     parameters and persistent buffers get `dtype`, except those in `parameter_dtypes` or
     `buffer_dtypes` and what the model's `_keep_in_fp32_modules` (and `_strict`) name.
+
+    packed: NF4 weights of an earlier load by layer, used instead of reading and quantising if they
+        are exactly this model's; emptied meanwhile.
 
     Raises before anything changes for whatever can be seen without reading values; a tensor with
     NaN or infinite values is found when its turn comes.
@@ -182,11 +187,17 @@ def materialize(
     keep = _keep_in_float32(model) if dtype in (torch.float16, torch.bfloat16) else ()
     parents = _parents(model)
     replaced: dict[nn.Module, nn.Module] = {}
+    if packed is not None and not _fits(packed, matching, layers, block_size):
+        packed = None
     for name, slot in matching.slots.items():
         if name in layers:
             layer = slot.places[0][0]
             assert isinstance(layer, nn.Linear)
-            new = _read_nf4(source, name, layer, device, block_size, tile_rows, operator)
+            if packed is not None:
+                codes, scales = packed.pop(layers[name])
+            else:
+                codes, scales = _quantize(source, name, block_size, operator)
+            new = _nf4_layer(layer, codes, scales, device, block_size, tile_rows)
             for parent, child in parents[id(layer)]:
                 parent._modules[child] = new
             replaced[layer] = new
@@ -210,6 +221,7 @@ def materialize(
         elements=elements,
         stored=dict(Counter(entry.stored for entry in source.entries.values())),
         nbytes=nbytes,
+        cached=packed is not None,
     )
 
 
@@ -248,25 +260,47 @@ def _parents(model: nn.Module) -> dict[int, list[tuple[nn.Module, str]]]:
     return places
 
 
-def _read_nf4(
-    source: WeightSource,
-    name: str,
+def _fits(packed: Packed, matching: Matching, layers: Mapping[str, str], block_size: int) -> bool:
+    """Whether packed weights are those of exactly these layers."""
+    from ..quantization.pack import packed_sizes
+
+    if set(packed) != set(layers.values()):
+        return False
+    for stored, name in layers.items():
+        out_features, in_features = matching.slots[stored].tensor.shape
+        codes, scales = packed[name]
+        sizes = packed_sizes(out_features, in_features, block_size)
+        dtypes = (codes.dtype, scales.dtype)
+        if (codes.numel(), scales.numel()) != sizes or dtypes != (torch.uint8, torch.float32):
+            return False
+    return True
+
+
+def _quantize(
+    source: WeightSource, name: str, block_size: int, operator: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    from ..quantization import pack_nf4
+
+    try:
+        return pack_nf4(source.read(name), block_size)
+    except QuantizationError as error:
+        raise ModelFileError(f"[{operator}] {source.path}: tensor {name!r}: {error}") from error
+
+
+def _nf4_layer(
     layer: nn.Linear,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
     device: torch.device,
     block_size: int,
     tile_rows: int,
-    operator: str,
 ) -> nn.Module:
-    from ..quantization import NF4Linear, pack_nf4
+    from ..quantization import NF4Linear
 
-    try:
-        packed, scales = pack_nf4(source.read(name), block_size)
-    except QuantizationError as error:
-        raise ModelFileError(f"[{operator}] {source.path}: tensor {name!r}: {error}") from error
     return NF4Linear(
         layer.in_features,
         layer.out_features,
-        packed.to(device),
+        codes.to(device),
         scales.to(device),
         block_size,
         tile_rows,

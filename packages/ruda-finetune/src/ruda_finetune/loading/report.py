@@ -23,6 +23,7 @@ class LoadReport:
     elements: number of weights by storage: `nf4`, `float32`, `bfloat16`, … (tied ones once).
     stored: number of tensors by their type in the file: `Q4_1`, `F32`, …
     nbytes: bytes of all parameters and buffers of the loaded model.
+    cached: whether the NF4 weights came from the cache.
     """
 
     targets: TargetReport | None = None
@@ -33,6 +34,7 @@ class LoadReport:
     elements: dict[str, int] = field(default_factory=dict)
     stored: dict[str, int] = field(default_factory=dict)
     nbytes: int = 0
+    cached: bool = False
 
     @property
     def parameters(self) -> int:

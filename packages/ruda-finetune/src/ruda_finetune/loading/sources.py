@@ -6,7 +6,6 @@ and a file are compared whole before anything changes.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,9 +65,3 @@ def is_finite(piece: torch.Tensor) -> bool:
         return True
     low, high = torch.aminmax(piece)  # both carry NaN through
     return bool(torch.isfinite(low) & torch.isfinite(high))
-
-
-def file_sha256(path: Path) -> str:
-    """The hexadecimal SHA-256 of a file."""
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ModelFileError
+from ..quick_import import quick_import
 from .container import GGUFFile
 
 if TYPE_CHECKING:
@@ -52,6 +53,26 @@ def has_gguf_tokenizer(file: GGUFFile) -> bool:
     return "tokenizer.ggml.model" in file.metadata
 
 
+def check_gguf_tokenizer(file: GGUFFile) -> None:
+    """Raise what `load_gguf_tokenizer` would say about the metadata, without building anything.
+
+    Left to the building: tokens that appear twice, and merges that are damaged.
+    """
+    tokens = _tokens(file)
+    model = file.metadata.get("tokenizer.ggml.model")
+    if model == "gpt2":
+        _split_of(file)
+        _stated_merges(file)
+    elif model == "llama":
+        _token(file, tokens, "unknown_token_id")
+    else:
+        raise ModelFileError(
+            f"[load_gguf] {file.path}: tokenizer model {model!r} is not supported; supported: "
+            "gpt2, llama"
+        )
+    _special_tokens(file, tokens)
+
+
 def load_gguf_tokenizer(file: GGUFFile) -> PreTrainedTokenizerFast:
     """The tokenizer of a GGUF file as a `PreTrainedTokenizerFast`, chat template included.
 
@@ -59,24 +80,34 @@ def load_gguf_tokenizer(file: GGUFFile) -> PreTrainedTokenizerFast:
     for a file without a tokenizer and for a tokenizer model or pre-tokenizer that is not known
     (naming those that are).
     """
-    from transformers import PreTrainedTokenizerFast
+    with quick_import():
+        from transformers import PreTrainedTokenizerFast
 
-    metadata = file.metadata
-    tokens = metadata.get("tokenizer.ggml.tokens")
+        check_gguf_tokenizer(file)
+        metadata, tokens = file.metadata, _tokens(file)
+        gpt2 = metadata["tokenizer.ggml.model"] == "gpt2"
+        backend = _byte_level(file, tokens) if gpt2 else _sentencepiece(file, tokens)
+        _add_whole_tokens(file, backend, tokens)
+        return PreTrainedTokenizerFast(
+            tokenizer_object=backend,
+            chat_template=metadata.get("tokenizer.chat_template"),
+            add_bos_token=_adds_bos(file),
+            add_eos_token=bool(metadata.get("tokenizer.ggml.add_eos_token", False)),
+            model_max_length=int(metadata.get(f"{file.architecture}.context_length", int(1e30))),
+            clean_up_tokenization_spaces=False,
+            **_special_tokens(file, tokens),
+        )
+
+
+def _tokens(file: GGUFFile) -> list[str]:
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
     if not isinstance(tokens, list) or not tokens:
         raise ModelFileError(f"[load_gguf] {file.path}: there is no tokenizer in this file")
-    model = metadata.get("tokenizer.ggml.model")
-    if model == "gpt2":
-        backend = _byte_level(file, tokens)
-    elif model == "llama":
-        backend = _sentencepiece(file, tokens)
-    else:
-        raise ModelFileError(
-            f"[load_gguf] {file.path}: tokenizer model {model!r} is not supported; supported: "
-            "gpt2, llama"
-        )
-    _add_whole_tokens(file, backend, tokens)
-    special = {
+    return tokens
+
+
+def _special_tokens(file: GGUFFile, tokens: Sequence[str]) -> dict[str, str | None]:
+    return {
         name: _token(file, tokens, key)
         for name, key in (
             ("bos_token", "bos_token_id"),
@@ -85,15 +116,6 @@ def load_gguf_tokenizer(file: GGUFFile) -> PreTrainedTokenizerFast:
             ("pad_token", "padding_token_id"),
         )
     }
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        chat_template=metadata.get("tokenizer.chat_template"),
-        add_bos_token=_adds_bos(file),
-        add_eos_token=bool(metadata.get("tokenizer.ggml.add_eos_token", False)),
-        model_max_length=int(metadata.get(f"{file.architecture}.context_length", int(1e30))),
-        clean_up_tokenization_spaces=False,
-        **special,
-    )
 
 
 def _adds_bos(file: GGUFFile) -> bool:
@@ -128,9 +150,8 @@ def _vocabulary(file: GGUFFile, tokens: Sequence[str]) -> dict[str, int]:
     return vocabulary
 
 
-def _byte_level(file: GGUFFile, tokens: list[str]) -> Tokenizer:
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-
+def _split_of(file: GGUFFile) -> tuple[str, str]:
+    """The pre-tokenizer's name and what it splits by."""
     name = file.metadata.get("tokenizer.ggml.pre", "default")
     split = _SPLITS.get(name)
     if split is None:
@@ -138,10 +159,21 @@ def _byte_level(file: GGUFFile, tokens: list[str]) -> Tokenizer:
             f"[load_gguf] {file.path}: pre-tokenizer {name!r} is not supported; supported: "
             f"{', '.join(_SPLITS)}"
         )
+    return name, split
+
+
+def _stated_merges(file: GGUFFile) -> list[str]:
     merges = file.metadata.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):
         raise ModelFileError(f"[load_gguf] {file.path}: there is no tokenizer.ggml.merges")
-    pairs = [tuple(merge.split(" ")) for merge in merges]
+    return merges
+
+
+def _byte_level(file: GGUFFile, tokens: list[str]) -> Tokenizer:
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    name, split = _split_of(file)
+    pairs: Any = [tuple(merge.split(" ")) for merge in _stated_merges(file)]
     try:
         model = models.BPE(
             vocab=_vocabulary(file, tokens),
