@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from ..errors import ModelFileError
+from .quick_import import import_transformers
 
 if TYPE_CHECKING:
     from transformers import (
@@ -60,6 +63,7 @@ def read_config(directory: str | os.PathLike[str], operator: str) -> PretrainedC
     Raises `ModelFileError` for a directory without a readable `config.json`, for one that needs
     code of its own (which is never run), and for weights that are quantised already.
     """
+    import_transformers()
     from transformers import AutoConfig
 
     path = Path(directory)
@@ -86,6 +90,35 @@ def read_config(directory: str | os.PathLike[str], operator: str) -> PretrainedC
     return config
 
 
+class _NoInitialValues(TorchFunctionMode):
+    """Tensors on the meta device are not given random values, which they do not hold.
+
+    torch computes them there through its Python decompositions, which import its compiler.
+    """
+
+    _RANDOM = frozenset(
+        (
+            nn.init.uniform_,
+            nn.init.normal_,
+            nn.init.trunc_normal_,
+            nn.init.xavier_uniform_,
+            nn.init.xavier_normal_,
+            nn.init.kaiming_uniform_,
+            nn.init.kaiming_normal_,
+        )
+    )
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in self._RANDOM:
+            tensor = args[0] if args else kwargs["tensor"]
+            if tensor.is_meta:
+                return tensor
+        return func(*args, **kwargs)
+
+
 def build_on_meta(
     config: PretrainedConfig,
     dtype: torch.dtype,
@@ -94,13 +127,14 @@ def build_on_meta(
     attn_implementation: str | None = None,
 ) -> PreTrainedModel:
     """The model of a config on the meta device, its weights tied, in evaluation mode."""
+    import_transformers()
     if auto_class is None:
         from transformers import AutoModelForCausalLM
 
         auto_class = AutoModelForCausalLM
     options = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _NoInitialValues():
             model = auto_class.from_config(config, dtype=dtype, trust_remote_code=False, **options)
     except (ValueError, KeyError, ImportError) as error:
         raise ModelFileError(

@@ -31,7 +31,7 @@ from .gguf.source import GGUFSource
 from .gguf.tokenizer import check_gguf_tokenizer, has_gguf_tokenizer, load_gguf_tokenizer
 from .hashes import file_sha256
 from .materialize import materialize
-from .quick_import import collector_paused, quick_import
+from .quick_import import collector_paused
 from .report import LoadReport
 from .shards import SafetensorsSource
 from .sources import WeightSource
@@ -139,12 +139,11 @@ def load_model(
     where = resolve_device(device, "load_model")
     compute = default_dtype(where) if dtype is None else dtype
     targets = target_modules if cache and quantize == "nf4" else None
-    with quick_import():
+    with collector_paused():
         opening = _open_directory if path.is_dir() else _open_gguf
         opened = opening(path, lambda files: _Fetch(path, files, targets, block_size, cache))
         model = build_on_meta(opened.config, compute, "load_model", auto_class, attn_implementation)
-    hashes, packed = opened.fetch.result()
-    with collector_paused():
+        hashes, packed = opened.fetch.result()
         report = materialize(
             model,
             opened.source,

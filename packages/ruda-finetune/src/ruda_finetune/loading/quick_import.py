@@ -18,6 +18,7 @@ imported before or where several processes work together.
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import importlib
 import importlib.util
@@ -85,10 +86,19 @@ class Deferred:
 
 
 def _disable(fn: Any = None, recursive: bool = True, **options: Any) -> Any:
-    """`torch._dynamo.disable` in torch's own lazy form, which imports Dynamo at the first call."""
-    import torch
+    """`torch._dynamo.disable` that imports Dynamo at the function's first call."""
+    if fn is None:
+        return functools.partial(_disable, recursive=recursive, **options)
+    disabled: list[Any] = []
 
-    return torch._disable_dynamo(fn, recursive)
+    @functools.wraps(fn)
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        if not disabled:
+            dynamo: Any = _real_module("torch._dynamo")
+            disabled.append(dynamo.disable(fn, recursive, **options))
+        return disabled[0](*args, **kwargs)
+
+    return inner
 
 
 def _assume_constant_result(fn: Any) -> Any:
@@ -280,6 +290,15 @@ def _one_process() -> bool:
     distributed = sys.modules.get("torch.distributed")
     initialized = getattr(distributed, "is_initialized", None)
     return "WORLD_SIZE" not in os.environ and not (initialized is not None and initialized())
+
+
+def import_transformers() -> None:
+    """Import what every causal model of transformers needs, without what one device does not."""
+    with quick_import():
+        import transformers.generation
+        import transformers.masking_utils
+        import transformers.modeling_layers
+        import transformers.modeling_utils  # noqa: F401
 
 
 @contextmanager

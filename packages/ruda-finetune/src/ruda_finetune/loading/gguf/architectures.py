@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import ModelFileError
+from ..quick_import import import_transformers
 from .container import GGUFFile
 from .rope import rope_parameters
 
@@ -104,6 +105,7 @@ def config_of(file: GGUFFile) -> PretrainedConfig:
     Raises `ModelFileError` that names the key for metadata that is missing or cannot be expressed
     in the family's config.
     """
+    import_transformers()
     from transformers import AutoConfig
 
     family = architecture_of(file)

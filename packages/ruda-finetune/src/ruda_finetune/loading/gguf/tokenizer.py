@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ModelFileError
-from ..quick_import import quick_import
+from ..quick_import import collector_paused, import_transformers
 from .container import GGUFFile
 
 if TYPE_CHECKING:
@@ -80,9 +80,10 @@ def load_gguf_tokenizer(file: GGUFFile) -> PreTrainedTokenizerFast:
     for a file without a tokenizer and for a tokenizer model or pre-tokenizer that is not known
     (naming those that are).
     """
-    with quick_import():
-        from transformers import PreTrainedTokenizerFast
+    import_transformers()
+    from transformers import PreTrainedTokenizerFast
 
+    with collector_paused():
         check_gguf_tokenizer(file)
         metadata, tokens = file.metadata, _tokens(file)
         gpt2 = metadata["tokenizer.ggml.model"] == "gpt2"
