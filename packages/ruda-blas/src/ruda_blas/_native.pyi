@@ -4,6 +4,7 @@ abi_version: int
 nf4_codebook: tuple[float, ...]
 
 def library_description() -> str: ...
+def choose_engine(engine: int) -> None: ...
 def gemm_matmul(
     a: Tensor,
     b: Tensor,

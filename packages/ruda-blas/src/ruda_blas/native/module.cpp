@@ -4,6 +4,7 @@
 #include "../nf4/host.hpp"
 #include "entries.hpp"
 #include "openblas.hpp"
+#include "packed.hpp"
 
 namespace py = pybind11;
 using ruda::python::error_classes;
@@ -105,5 +106,6 @@ PYBIND11_MODULE(_native, module) {
   py::list codebook;
   for (const float value : ruda::blas::nf4_values) codebook.append(value);
   module.attr("nf4_codebook") = py::tuple(codebook);
+  module.def("choose_engine", &ruda::blas::choose_engine);
   module.def("library_description", &library_description);
 }

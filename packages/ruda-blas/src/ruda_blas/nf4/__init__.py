@@ -109,17 +109,18 @@ def matmul(
     The result is ``[..., out_features]`` in x's dtype; everything is summed in float32 and rounded
     once.
 
-    The dense weight is never made: at most ``threads * tile_rows * in_features * 4`` bytes of
-    scratch memory are used at a time, whatever the dtype of ``x``.
+    The dense weight is never made: its decoded parts take at most ``threads * tile_rows *
+    in_features * 4`` bytes of scratch memory at a time, whatever the dtype of ``x``. Packed rows of
+    ``x`` take at most 8 MB beside that, sums of a 16-bit result at most 400 KB a thread.
 
     Args:
         x: float32, float16 or bfloat16, any strides.
         packed, scales, codebook, layout: the weight, as in ``dequantize``.
-        tile_rows: bounds the scratch memory; small values cost speed.
+        tile_rows: bounds the memory of decoded weights; small values cost speed.
         bias: ``[out_features]``, float32, float16 or bfloat16.
         out: where to write ``[M, out_features]`` for an ``x`` of two dimensions; its dtype is the
             result's.
-        update_x, update_w: ``[..., r]`` (the leading dimensions of ``x``) and ``[r, out_features]``,
+        update_x, update_w: ``[..., r]`` (``x``'s leading dimensions) and ``[r, out_features]``,
             both or neither: a low-rank update of the weight, as LoRA has one. Float32, float16 or
             bfloat16 each, any strides.
 

@@ -1,6 +1,8 @@
 /* "nf4.matmul" and "nf4.input_grad": checks, choice of path and launch. */
 #include "../native/blocked.hpp"
 #include "checks.hpp"
+#include "gemv.hpp"
+#include "panels.hpp"
 
 namespace ruda {
 namespace {
@@ -8,17 +10,9 @@ namespace {
 using blas::layout;
 using blas::matrix;
 
-constexpr int64_t few_rows = 4;
+constexpr int64_t few_rows = 4; /* where blocks do not suit nf4_run_few_rows */
 
-struct product {
-  matrix x, y;
-  int64_t rows, from, to; /* y[rows, to] of x[rows, from] */
-  int64_t budget;         /* floats of scratch that one thread may take */
-  blas::nf4_weight weight;
-  blas::epilogue how;
-  int64_t rank; /* of the low-rank update; 0: none */
-  matrix update_x, update_w;
-};
+using product = blas::nf4_problem;
 
 /* Both operands of the update or neither. */
 int32_t read_update(const nf4_matmul_args& args, const char* operation, product* p,
@@ -145,14 +139,39 @@ void run_tiles(const product& p, bool forward) {
       });
 }
 
+/* The weight is decoded straight into the panels that the product reads. */
+void run_panels(const product& p, bool forward) {
+  blas::packed_problem work;
+  work.m = p.rows;
+  work.n = p.to;
+  work.parts[0].k = p.from;
+  work.parts[0].a = p.x;
+  work.parts[0].pack_b = [&p, forward](int64_t, int64_t k0, int64_t count, int64_t n0, int64_t cols,
+                                       blas::panels to) {
+    if (forward) {
+      RUDA_HOST(nf4_pack_transposed)(p.weight, k0, count, n0, cols, to);
+    } else {
+      RUDA_HOST(nf4_pack_straight)(p.weight, k0, count, n0, cols, to);
+    }
+  };
+  if (p.rank > 0) work.parts[1] = {p.rank, p.update_x, blas::dense_columns(p.update_w)};
+  work.c = p.y;
+  work.how = p.how;
+  work.panel_floats = p.budget;
+  blas::run_packed(work);
+}
+
 int32_t multiply(const void* raw, bool forward, const char* operation, ruda_error* error) {
   return guard(operation, error, [&]() -> int32_t {
     product p{};
     RUDA_TRY(read_product(*static_cast<const nf4_matmul_args*>(raw), forward, operation, &p, error));
     if (p.rows == 0 || p.to == 0) return RUDA_OK;
+    if (blas::nf4_run_few_rows(p, forward)) return RUDA_OK;
     // A float32 copy of the few rows must fit the scratch that even one thread has.
     if (forward && p.rows <= few_rows && p.from > 0 && p.rows * p.from <= p.budget) {
       run_few_rows(p);
+    } else if (blas::prefer_packed()) {
+      run_panels(p, forward);
     } else {
       run_tiles(p, forward);
     }
