@@ -11,7 +11,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from ..errors import ModelFileError
-from .quick_import import import_transformers
+from .quick_import import import_transformers, quick_import
 
 if TYPE_CHECKING:
     from transformers import (
@@ -93,7 +93,7 @@ def read_config(directory: str | os.PathLike[str], operator: str) -> PretrainedC
 class _NoInitialValues(TorchFunctionMode):
     """Tensors on the meta device are not given random values, which they do not hold.
 
-    torch computes them there through its Python decompositions, which import its compiler.
+    There, torch computes them through its Python decompositions, which take their time.
     """
 
     _RANDOM = frozenset(
@@ -108,9 +108,7 @@ class _NoInitialValues(TorchFunctionMode):
         )
     )
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in self._RANDOM:
             tensor = args[0] if args else kwargs["tensor"]
@@ -134,7 +132,7 @@ def build_on_meta(
         auto_class = AutoModelForCausalLM
     options = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
     try:
-        with torch.device("meta"), _NoInitialValues():
+        with quick_import(), torch.device("meta"), _NoInitialValues():
             model = auto_class.from_config(config, dtype=dtype, trust_remote_code=False, **options)
     except (ValueError, KeyError, ImportError) as error:
         raise ModelFileError(

@@ -2,7 +2,7 @@
 
 Two thirds of what `import transformers.modeling_utils` costs are parts of torch that one device
 never uses: distributed tensors (and sympy with them), sharded data parallelism, the Dynamo
-compiler. While transformers is imported for the first time, these modules are *deferred*: a
+compiler. While transformers is imported and a model is built, these modules are *deferred*: a
 stand-in takes the name, and each object that is imported from it is a proxy that imports the real
 module at its first use. Afterwards the stand-ins are gone, so that any other import gets the real
 module.
@@ -11,12 +11,13 @@ A proxy means the same as the object: it is called, subclassed and looked into b
 real one first. Only `isinstance` needs no import: while the module that defines a class is not
 loaded, nothing can be an instance of it.
 
-A module that is loaded already is not touched, and nothing is deferred where transformers has been
-imported before or where several processes work together.
+A module that is loaded already is not touched, and nothing is deferred where several processes
+work together.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import gc
@@ -86,19 +87,34 @@ class Deferred:
 
 
 def _disable(fn: Any = None, recursive: bool = True, **options: Any) -> Any:
-    """`torch._dynamo.disable` that imports Dynamo at the function's first call."""
+    """`torch._dynamo.disable` while Dynamo is not loaded, when nothing can be compiled anyway."""
     if fn is None:
         return functools.partial(_disable, recursive=recursive, **options)
+    if options.get("wrapping") is False:
+        # torch's lazy decorator asks at a function's first call, and keeps what it gets here:
+        # the function itself will do, until Dynamo is there.
+        _undecorated.append(fn)
+        return fn
     disabled: list[Any] = []
 
     @functools.wraps(fn)
     def inner(*args: Any, **kwargs: Any) -> Any:
+        if not _is_loaded("torch._dynamo"):
+            return fn(*args, **kwargs)
         if not disabled:
-            dynamo: Any = _real_module("torch._dynamo")
+            dynamo: Any = sys.modules["torch._dynamo"]
             disabled.append(dynamo.disable(fn, recursive, **options))
         return disabled[0](*args, **kwargs)
 
     return inner
+
+
+def _forget_undecorated() -> None:
+    """Let torch's lazy decorator ask again, and get the real Dynamo."""
+    for fn in _undecorated:
+        with contextlib.suppress(AttributeError):
+            del fn.__dynamo_disable
+    _undecorated.clear()
 
 
 def _assume_constant_result(fn: Any) -> Any:
@@ -120,6 +136,7 @@ _LAZY_ALREADY = {
     ("torch._dynamo", "disable"): _disable,
 }
 _allowed: list[Any] = []
+_undecorated: list[Any] = []
 
 
 class _AfterImport(MetaPathFinder):
@@ -234,19 +251,20 @@ def _real_module(name: str) -> ModuleType:
             for root in [r for r in _active.roots if name == r or name.startswith(r + ".")]:
                 _active.release(root)
                 if root == "torch._dynamo":
+                    _forget_undecorated()
                     _watch_dynamo()
         return importlib.import_module(name)
 
 
 @contextmanager
 def quick_import() -> Iterator[None]:
-    """Defer what `DEFERRED` names while the block imports transformers; pauses the collector, too.
+    """Defer what `DEFERRED` names while the block runs; the collector is paused meanwhile, too.
 
-    The first block in a process does it, and only if transformers has not been imported before.
+    What is loaded already is not touched.
     """
     global _active
     with collector_paused():
-        if "transformers.modeling_utils" in sys.modules or not _one_process():
+        if not _one_process():
             yield
             return
         with _lock:
@@ -273,6 +291,7 @@ def _finish() -> None:
         for root in list(_active.roots):
             _active.release(root)
         _active = None
+        _forget_undecorated()
         for finder in [f for f in sys.meta_path if isinstance(f, _AfterImport)]:
             sys.meta_path.remove(finder)
         _watch_dynamo()
@@ -295,7 +314,7 @@ def _one_process() -> bool:
 def import_transformers() -> None:
     """Import what every causal model of transformers needs, without what one device does not."""
     with quick_import():
-        import transformers.generation
+        import transformers.generation.utils
         import transformers.masking_utils
         import transformers.modeling_layers
         import transformers.modeling_utils  # noqa: F401

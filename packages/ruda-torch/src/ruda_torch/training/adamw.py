@@ -17,6 +17,14 @@ _CLIP_EPSILON = 1e-6
 _REFUSED = checkpoint.REFUSED_OPTIONS
 
 
+def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of torch's optimiser without its decorator, whose first call imports the compiler.
+
+    That takes a second or more, and nothing here is compiled.
+    """
+    return getattr(method, "__wrapped__", method)
+
+
 class AdamW(torch.optim.Optimizer):
     """AdamW for parameters on ``ruda``, in `torch.optim.AdamW`'s order of operations.
 
@@ -88,7 +96,7 @@ class AdamW(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group after checking all of its parameters; on an error nothing is added."""
-        super().add_param_group(param_group)
+        _plain(torch.optim.Optimizer.add_param_group)(self, param_group)
         try:
             group = self.param_groups[-1]
             for name in _REFUSED:
@@ -101,6 +109,10 @@ class AdamW(torch.optim.Optimizer):
         except Exception:
             self.param_groups.pop()
             raise
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients, see `torch.optim.Optimizer.zero_grad`."""
+        _plain(torch.optim.Optimizer.zero_grad)(self, set_to_none)
 
     @staticmethod
     def _named(groups: list[dict[str, Any]], first: int = 0) -> Iterable[tuple[str, Tensor]]:
@@ -192,7 +204,7 @@ class AdamW(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Torch's layout with ``step_options``: the version, fused_step and max_grad_norm."""
-        result = super().state_dict()
+        result: dict[str, Any] = _plain(torch.optim.Optimizer.state_dict)(self)
         result["step_options"] = checkpoint.options_to_save(self.fused_step, self.max_grad_norm)
         return result
 
