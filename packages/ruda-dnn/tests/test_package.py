@@ -9,6 +9,8 @@ import ruda_dnn
 import ruda_runtime
 
 KERNELS = {
+    "attention.forward",
+    "attention.backward",
     "rms_norm.forward",
     "rms_norm.backward",
     "silu_mul.forward",

@@ -22,8 +22,17 @@ from . import _native  # noqa: E402
 check_abi("ruda-dnn", __version__, PROVIDES, REQUIRES, _native.abi_version)
 
 from .activation import silu_mul, silu_mul_backward  # noqa: E402
+from .attention import (  # noqa: E402
+    attention,
+    attention_backward,
+    attention_with_stats,
+    varlen_attention,
+    varlen_attention_backward,
+    varlen_attention_with_stats,
+)
 from .errors import (  # noqa: E402
     ActivationError,
+    AttentionError,
     DnnError,
     LossError,
     NormalizationError,
@@ -49,6 +58,9 @@ __all__ = [
     "get_include",
     # normalization
     "rms_norm", "rms_norm_with_stats", "rms_norm_backward", "rms_norm_backward_select",
+    # attention
+    "attention", "attention_with_stats", "attention_backward",
+    "varlen_attention", "varlen_attention_with_stats", "varlen_attention_backward",
     # activation
     "silu_mul", "silu_mul_backward",
     # loss
@@ -56,5 +68,5 @@ __all__ = [
     # optim
     "adamw_step", "unscale_gradients", "gradient_norm",
     # errors
-    "DnnError", "NormalizationError", "ActivationError", "LossError", "OptimizerError",
+    "DnnError", "NormalizationError", "ActivationError", "AttentionError", "LossError", "OptimizerError",
 ]  # fmt: skip

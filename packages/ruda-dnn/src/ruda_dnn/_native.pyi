@@ -49,3 +49,35 @@ def adamw_step(
 ) -> None: ...
 def unscale_gradients(gradients: Sequence[Tensor], scale: float) -> bool: ...
 def gradient_norm(gradients: Sequence[Tensor], scale: float) -> tuple[float, bool]: ...
+def attention_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    cu_seqlens_q: Tensor | None,
+    cu_seqlens_k: Tensor | None,
+    out: Tensor,
+    lse: Tensor | None,
+    scale: float,
+    window_left: int,
+    window_right: int,
+    bottom_right: bool,
+) -> None: ...
+def attention_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    cu_seqlens_q: Tensor | None,
+    cu_seqlens_k: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    grad: Tensor,
+    dq: Tensor | None,
+    dk: Tensor | None,
+    dv: Tensor | None,
+    scale: float,
+    window_left: int,
+    window_right: int,
+    bottom_right: bool,
+) -> None: ...

@@ -13,6 +13,14 @@ class DnnError(RudaValueError):
     """A wrong argument; the text names it, what it was and what was wanted."""
 
 
+class AttentionError(DnnError):
+    """A wrong argument of attention."""
+
+
+class AttentionTypeError(AttentionError, RudaTypeError):
+    """A wrong dtype given to attention."""
+
+
 class NormalizationError(DnnError):
     """A wrong argument of a normalisation."""
 

@@ -39,6 +39,7 @@ int32_t register_normalization(ruda_error* error);
 int32_t register_activation(ruda_error* error);
 int32_t register_loss(ruda_error* error);
 int32_t register_optim(ruda_error* error);
+int32_t register_attention(ruda_error* error);
 
 }  // namespace ruda
 

@@ -151,12 +151,62 @@ py::tuple norm(const py::sequence& gradients, double scale) {
   return py::make_tuple(value, finite != 0);
 }
 
+void attention_forward(py::handle q, py::handle k, py::handle v, py::handle mask,
+                       py::handle cu_seqlens_q, py::handle cu_seqlens_k, py::handle out,
+                       py::handle lse, double scale, int64_t window_left, int64_t window_right,
+                       bool bottom_right) {
+  static const error_classes errors = classes("Attention");
+  const char* operation = "attention";
+  const ruda::attention_forward_args args{
+      view_of(q, operation, "q", errors),
+      view_of(k, operation, "k", errors),
+      view_of(v, operation, "v", errors),
+      optional_view_of(mask, operation, "mask", errors),
+      optional_view_of(cu_seqlens_q, operation, "cu_seqlens_q", errors),
+      optional_view_of(cu_seqlens_k, operation, "cu_seqlens_k", errors),
+      view_of(out, operation, "out", errors),
+      optional_view_of(lse, operation, "lse", errors),
+      scale,
+      window_left,
+      window_right,
+      bottom_right ? 1 : 0};
+  launch("attention.forward", ruda::attention_forward_args_layout, &args, errors);
+}
+
+void attention_backward(py::handle q, py::handle k, py::handle v, py::handle mask,
+                        py::handle cu_seqlens_q, py::handle cu_seqlens_k, py::handle out,
+                        py::handle lse, py::handle grad, py::handle dq, py::handle dk,
+                        py::handle dv, double scale, int64_t window_left, int64_t window_right,
+                        bool bottom_right) {
+  static const error_classes errors = classes("Attention");
+  const char* operation = "attention_backward";
+  const ruda::attention_backward_args args{
+      view_of(q, operation, "q", errors),
+      view_of(k, operation, "k", errors),
+      view_of(v, operation, "v", errors),
+      optional_view_of(mask, operation, "mask", errors),
+      optional_view_of(cu_seqlens_q, operation, "cu_seqlens_q", errors),
+      optional_view_of(cu_seqlens_k, operation, "cu_seqlens_k", errors),
+      view_of(out, operation, "out", errors),
+      view_of(lse, operation, "lse", errors),
+      view_of(grad, operation, "grad", errors),
+      optional_view_of(dq, operation, "dq", errors),
+      optional_view_of(dk, operation, "dk", errors),
+      optional_view_of(dv, operation, "dv", errors),
+      scale,
+      window_left,
+      window_right,
+      bottom_right ? 1 : 0};
+  launch("attention.backward", ruda::attention_backward_args_layout, &args, errors);
+}
+
 void register_all() {
   ruda_error error{};
   ruda::python::check(ruda::register_normalization(&error), error);
   ruda::python::check(ruda::register_activation(&error), error);
   ruda::python::check(ruda::register_loss(&error), error);
   ruda::python::check(ruda::register_optim(&error), error);
+  ruda::python::check(ruda::register_attention(&error), error);
 }
 
 }  // namespace
@@ -172,4 +222,6 @@ PYBIND11_MODULE(_native, module) {
   module.def("adamw_step", &adamw_step);
   module.def("unscale_gradients", &unscale);
   module.def("gradient_norm", &norm);
+  module.def("attention_forward", &attention_forward);
+  module.def("attention_backward", &attention_backward);
 }
