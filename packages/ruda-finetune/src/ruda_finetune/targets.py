@@ -69,11 +69,21 @@ def qualified_modules(model: nn.Module) -> dict[str, nn.Module]:
     return names
 
 
-def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> int:
-    """Put `new` wherever `old` is registered as a submodule; returns the number of places."""
+def replace_module(
+    model: nn.Module,
+    old: nn.Module,
+    new: nn.Module,
+    parents: Sequence[nn.Module] | None = None,
+) -> int:
+    """Put `new` wherever `old` is registered as a submodule; returns the number of places.
+
+    parents: the model's modules, from a caller that replaces many and has walked the model once.
+    """
     places = 0
-    for parent in list(model.modules()):
+    for parent in list(model.modules()) if parents is None else parents:
         if parent is new:
+            continue
+        if not parent._modules:
             continue
         for child_name, child in list(parent._modules.items()):
             if child is old:

@@ -36,6 +36,7 @@ from typing import Any
 #: Modules that are deferred with everything below them.
 DEFERRED = (
     "torch._dynamo",
+    "torch.fx.experimental.symbolic_shapes",
     "torch.distributed.tensor",
     "torch.distributed.fsdp",
     "torch.distributed._composable.fsdp",
@@ -123,17 +124,51 @@ def _assume_constant_result(fn: Any) -> Any:
     return fn
 
 
+def _on_plain(name: str, answer: Callable[..., Any]) -> Callable[..., Any]:
+    """A question of symbolic shapes, which needs them for symbolic values only."""
+
+    def ask(*values: Any) -> Any:
+        if all(_is_plain(value) for value in values):
+            return answer(*values)
+        return getattr(_real_module(_SHAPES), name)(*values)
+
+    return ask
+
+
+def _equal(x: Any, y: Any) -> bool:
+    both = isinstance(x, list | tuple) and isinstance(y, list | tuple)
+    return list(x) == list(y) if both else bool(x == y)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_is_plain(item) for item in value)
+    return type(value) in (bool, int)
+
+
 def _allow_in_graph(fn: Any) -> Any:
     """`torch._dynamo.allow_in_graph`, done as soon as Dynamo is imported."""
     _allowed.append(fn)
     return fn
 
 
-# Decorators: a call at import would import the real module for nothing.
+# Called while transformers is imported, or a model is built, where the real module is not needed.
+_SHAPES = "torch.fx.experimental.symbolic_shapes"
 _LAZY_ALREADY = {
     ("torch._dynamo", "allow_in_graph"): _allow_in_graph,
     ("torch._dynamo", "assume_constant_result"): _assume_constant_result,
     ("torch._dynamo", "disable"): _disable,
+    (_SHAPES, "expect_true"): _on_plain("expect_true", bool),
+    (_SHAPES, "guard_or_false"): _on_plain("guard_or_false", bool),
+    (_SHAPES, "guard_or_true"): _on_plain("guard_or_true", bool),
+    (_SHAPES, "is_nested_int"): _on_plain("is_nested_int", lambda value: False),
+    (_SHAPES, "statically_known_false"): _on_plain(
+        "statically_known_false", lambda value: not value
+    ),
+    (_SHAPES, "statically_known_true"): _on_plain("statically_known_true", bool),
+    (_SHAPES, "sym_and"): _on_plain("sym_and", lambda *values: all(values)),
+    (_SHAPES, "sym_eq"): _on_plain("sym_eq", _equal),
+    (_SHAPES, "sym_or"): _on_plain("sym_or", lambda *values: any(values)),
 }
 _allowed: list[Any] = []
 _undecorated: list[Any] = []

@@ -82,8 +82,9 @@ def inject_lora(
     for parameter in model.parameters():
         parameter.requires_grad_(False)
         parameter.grad = None
+    parents = [module for module in model.modules() if module._modules]
     for name in report.names:
         layer = modules[name]
         adapted = LoRALinear(layer, rank, float(alpha), adapter_dtype, dropout, use_rslora)
-        replace_module(model, layer, adapted)
+        replace_module(model, layer, adapted, parents)
     return report

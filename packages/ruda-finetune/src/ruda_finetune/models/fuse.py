@@ -131,10 +131,12 @@ def fuse_model(model: nn.Module) -> FusionReport:
 
     replaced: dict[int, nn.Module] = {}
     reasons: dict[tuple[str, str], int] = {}
-    for module in list(model.modules()):
+    parents = list(model.modules())
+    for module in list(parents):
         new = _replacement(module)
         if isinstance(new, nn.Module):
-            replace_module(model, module, new)
+            replace_module(model, module, new, parents)
+            parents.append(new)  # what it holds of the old one may be replaced as well
             replaced[id(module)] = module  # kept alive, so that no id is used twice
         elif isinstance(new, str):
             key = (type(module).__name__, new)
