@@ -73,11 +73,11 @@ def _initialiser(
 def _unset_like(buffer: torch.Tensor | None) -> torch.Tensor:
     assert buffer is not None
     if buffer.is_floating_point() or buffer.is_complex():
-        return torch.full_like(buffer, float("nan"), device="cpu")
+        return torch.full(buffer.shape, float("nan"), dtype=buffer.dtype, device="cpu")
     if buffer.dtype in (torch.bool, torch.uint8, torch.int8, torch.int16):
         # too narrow for a mark: stays on the meta device, hence an error unless it is replaced
         return buffer
-    return torch.full_like(buffer, _UNSET_INTEGER, device="cpu")
+    return torch.full(buffer.shape, _UNSET_INTEGER, dtype=buffer.dtype, device="cpu")
 
 
 def _has_unset(value: torch.Tensor) -> bool:
