@@ -20,32 +20,36 @@ constexpr int64_t small_work = 8'000'000; /* multiply-adds of a batch that one b
 int64_t ceil_div(int64_t count, int64_t part) { return (count + part - 1) / part; }
 int64_t round_up(int64_t count, int64_t part) { return ceil_div(count, part) * part; }
 
-/* Columns of a block: about evenly shared by few threads, and not too narrow to reuse the rows. */
-int64_t choose_cols(int64_t n, int64_t most) {
-  int64_t best = cols_step;
-  double least = 1e30;
-  for (int64_t cols = cols_step; cols <= most; cols += cols_step) {
-    const int64_t blocks = ceil_div(n, cols);
-    double cost = 0.5 * static_cast<double>(cols_step) / static_cast<double>(cols);
-    for (const int64_t threads : {2, 4, 8})
-      cost += static_cast<double>(ceil_div(blocks, threads) * threads * cols) /
-              static_cast<double>(n) / static_cast<double>(threads);
-    if (cost <= least) {
-      least = cost;
-      best = cols;
-    }
-  }
-  return best;
-}
-
 struct blocking {
-  int64_t k;            /* of all parts */
-  int64_t slice;        /* of k */
-  int64_t rows, cols;   /* of a block */
-  bool shared;          /* rows are packed beforehand */
-  bool sum_in_place;    /* the result's memory holds the sums */
-  int64_t own_floats;   /* scratch of one thread */
+  int64_t k;          /* of all parts */
+  int64_t slice;      /* of k; the only number here that the bits of a result depend on */
+  int64_t rows, cols; /* of a block */
+  int64_t chunk;      /* rows that are packed beforehand; 0: each block packs its own */
+  bool sum_in_place;  /* the result's memory holds the sums */
+  int64_t own_floats; /* scratch of one thread */
 };
+
+/* Blocks of [rows, n] that keep `threads` equally busy, without packing b too often: packing a column
+ * of b costs about as much as multiplying it with eight rows. */
+void choose_block(int64_t rows, int64_t n, int64_t most, int64_t threads, blocking* plan) {
+  constexpr int64_t least_rows = 48, least_cols = 32;
+  double least = 1e30;
+  for (int64_t cols = std::min(least_cols, most); cols <= most; cols += cols_step)
+    for (int64_t parts = 1; parts <= 4 * threads; ++parts) {
+      const int64_t height = std::min(rows, round_up(ceil_div(rows, parts), rows_step));
+      if (parts > 1 && height < least_rows) break;
+      const int64_t blocks = ceil_div(n, cols) * ceil_div(rows, height);
+      const int64_t rounds = ceil_div(blocks, threads);
+      // Narrow blocks read the rows more often; few blocks leave one thread waiting for a slower one.
+      const double each = static_cast<double>(cols + 1) * static_cast<double>(height + 8);
+      const double wait = threads > 1 ? 1.0 + 0.1 / static_cast<double>(rounds) : 1.0;
+      const double cost = static_cast<double>(rounds) * each * wait;
+      if (cost > least) continue;
+      least = cost;
+      plan->rows = height;
+      plan->cols = cols;
+    }
+}
 
 class product {
  public:
@@ -55,16 +59,15 @@ class product {
     const int64_t threads = api()->num_threads();
     const scratch<float> own(threads * plan.own_floats);
     memory_ = own.get();
-    if (!plan.shared) {
+    if (plan.chunk == 0) {
       run_blocks(0, p.batches, 0, p.m);
       return;
     }
-    const int64_t stride = plan.rows;
-    const scratch<float> rows(round_up(std::min(stride, p.m), rows_step) * plan.k);
+    const scratch<float> rows(round_up(plan.chunk, rows_step) * plan.k);
     shared_ = rows.get();
     for (int64_t batch = 0; batch < p.batches; ++batch)
-      for (int64_t m0 = 0; m0 < p.m; m0 += stride) {
-        const int64_t count = std::min(stride, p.m - m0);
+      for (int64_t m0 = 0; m0 < p.m; m0 += plan.chunk) {
+        const int64_t count = std::min(plan.chunk, p.m - m0);
         pack_shared(batch, m0, count);
         run_blocks(batch, batch + 1, m0, count);
       }
@@ -122,22 +125,26 @@ class product {
 
   /* Every block of rows [m0, m0 + rows) of some batches. */
   void run_blocks(int64_t first_batch, int64_t last_batch, int64_t m0, int64_t rows) const {
-    const int64_t height = plan.shared ? rows : plan.rows;
-    const int64_t m_blocks = ceil_div(rows, height), n_blocks = ceil_div(p.n, plan.cols);
+    const int64_t m_blocks = ceil_div(rows, plan.rows), n_blocks = ceil_div(p.n, plan.cols);
     const int64_t each = m_blocks * n_blocks;
-    const int64_t work = std::min(height, rows) * std::min(plan.cols, p.n) * std::max<int64_t>(plan.k, 1);
+    const int64_t work = plan.rows * std::min(plan.cols, p.n) * std::max<int64_t>(plan.k, 1);
     parallel_for(first_batch * each, last_batch * each, grain_for(work, 250'000),
                  [&](int64_t begin, int64_t end, int32_t worker) {
       for (int64_t item = begin; item < end; ++item) {
-        const int64_t row = item % each / n_blocks * height, col = item % n_blocks * plan.cols;
-        run_block(item / each, m0 + row, std::min(height, rows - row), col,
-                  std::min(plan.cols, p.n - col), worker);
+        const int64_t row = item % each / n_blocks * plan.rows, col = item % n_blocks * plan.cols;
+        run_block({item / each, m0 + row, std::min(plan.rows, rows - row), col,
+                   std::min(plan.cols, p.n - col), row, round_up(rows, rows_step)},
+                  worker);
       }
     });
   }
 
-  void run_block(int64_t batch, int64_t m0, int64_t rows, int64_t n0, int64_t cols,
-                 int32_t worker) const {
+  struct block {
+    int64_t batch, m0, rows, n0, cols;
+    int64_t packed_row, packed_height; /* where it begins in the packed rows, and how many those are */
+  };
+
+  void run_block(const block& at, int32_t worker) const {
     float small[least_panel];
     float* own = memory_ + worker * plan.own_floats;
     const auto take = [&](int64_t count) {
@@ -148,31 +155,32 @@ class product {
     const int64_t width = round_up(plan.cols, cols_step);
     const int64_t panel = width * plan.slice;
     float* right = panel <= least_panel ? small : take(panel);
-    float* left = plan.shared ? nullptr : take(round_up(plan.rows, rows_step) * plan.slice);
-    matrix c = c_of(batch).at(m0, n0);
+    float* left = plan.chunk > 0 ? nullptr : take(round_up(plan.rows, rows_step) * plan.slice);
+    matrix c = c_of(at.batch).at(at.m0, at.n0);
     float* sum = plan.sum_in_place ? c.floats() : take(0);
     const int64_t ld = plan.sum_in_place ? c.row_stride : width;
     if (plan.k == 0)
-      for (int64_t r = 0; r < rows; ++r) std::memset(sum + r * ld, 0, cols * sizeof(float));
+      for (int64_t r = 0; r < at.rows; ++r) std::memset(sum + r * ld, 0, at.cols * sizeof(float));
     const auto multiply = RUDA_HOST(multiply_panels);
     for (int64_t k0 = 0; k0 < plan.k; k0 += plan.slice) {
       const int64_t slice = std::min(plan.slice, plan.k - k0);
       each_part(k0, slice, [&](int part, int64_t from, int64_t count, int64_t before) {
-        p.parts[part].pack_b(batch, from, count, n0, cols,
+        p.parts[part].pack_b(at.batch, from, count, at.n0, at.cols,
                              {right + before * cols_step, slice * cols_step});
       });
       const float* packed = left;
-      if (plan.shared) {
-        packed = shared_ + k0 * round_up(rows, rows_step);
+      if (plan.chunk > 0) {
+        packed = shared_ + k0 * at.packed_height + at.packed_row * slice;
       } else {
-        pack_slice(batch, m0, rows, k0, slice, left);
+        pack_slice(at.batch, at.m0, at.rows, k0, slice, left);
       }
-      multiply(rows, cols, slice, packed, slice * rows_step, right, slice * cols_step, sum, ld,
+      multiply(at.rows, at.cols, slice, packed, slice * rows_step, right, slice * cols_step, sum, ld,
                k0 > 0);
     }
     epilogue how = p.how;
-    if (how.bias.data != nullptr) how.bias = how.bias.at(m0, n0);
-    if (!plan.sum_in_place || !how.plain()) RUDA_HOST(store_block)(sum, ld, rows, cols, c, how);
+    if (how.bias.data != nullptr) how.bias = how.bias.at(at.m0, at.n0);
+    if (!plan.sum_in_place || !how.plain())
+      RUDA_HOST(store_block)(sum, ld, at.rows, at.cols, c, how);
   }
 
   const packed_problem& p;
@@ -194,14 +202,14 @@ blocking choose_blocking(const packed_problem& p) {
   const int64_t widest =
       std::max(cols_step, panel / std::max<int64_t>(plan.slice, 1) / cols_step * cols_step);
   const int64_t work = p.m * p.n * plan.k;
-  plan.shared = p.batches == 1 ? n > cols_step : work > small_work;
-  if (plan.shared) {
-    plan.cols = choose_cols(n, std::min(widest, most_cols));
-    const int64_t most = p.row_floats / std::max<int64_t>(plan.k, 1) / rows_step * rows_step;
-    plan.rows = std::clamp(most, rows_step, most_rows);
-    plan.rows = std::min(p.m, round_up(ceil_div(p.m, ceil_div(p.m, plan.rows)), rows_step));
+  const bool shared = p.batches == 1 ? n > cols_step : work > small_work;
+  if (shared) {
+    const int64_t fitting = p.row_floats / std::max<int64_t>(plan.k, 1) / rows_step * rows_step;
+    const int64_t most = std::clamp(fitting, rows_step, most_rows);
+    plan.chunk = std::min(p.m, round_up(ceil_div(p.m, ceil_div(p.m, most)), rows_step));
+    choose_block(plan.chunk, n, std::min({widest, n, most_cols}), api()->num_threads(), &plan);
   } else {
-    plan.cols = std::min({n, widest, int64_t{192}});
+    plan.cols = std::min({n, widest, 2 * most_cols});
     plan.rows = std::min<int64_t>(p.m, 192);
     // A few blocks at least, of some size each.
     while (p.batches * ceil_div(p.m, plan.rows) < 8 && plan.rows > 2 * rows_step &&
@@ -212,7 +220,7 @@ blocking choose_blocking(const packed_problem& p) {
                       p.how.beta == 0.0f;
   const int64_t width = round_up(plan.cols, cols_step), height = round_up(plan.rows, rows_step);
   plan.own_floats = (width * plan.slice > least_panel ? width * plan.slice : 0) +
-                    (plan.shared ? 0 : height * plan.slice) +
+                    (shared ? 0 : height * plan.slice) +
                     (plan.sum_in_place ? 0 : height * width);
   return plan;
 }

@@ -8,8 +8,9 @@
  * k at a time, into a panel that stays in the L2 cache, and takes the rows of a past it. Where several
  * units share rows, all rows are packed once beforehand, by all threads.
  *
- * Blocks, slices and their order depend on the shapes and the scratch sizes asked for only, never on
- * the number of threads: a result is the same bits for any thread count. */
+ * Each element of the result is summed in one order, slice by slice of k, and the slices depend on the
+ * shapes and the scratch sizes asked for only: a result is the same bits for any number of threads,
+ * though blocks are cut so that the threads there are have equal shares. */
 #ifndef RUDA_BLAS_PACKED_HPP
 #define RUDA_BLAS_PACKED_HPP
 
@@ -48,7 +49,7 @@ struct packed_problem {
    * rows of a that threads share (at least 6 rows, at most 1020 are packed at a time). A result that is
    * not float32 with contiguous rows, or has a beta, takes sums of at most 1020 * 192 floats a thread. */
   int64_t panel_floats = 1 << 16;
-  int64_t row_floats = 1 << 21;
+  int64_t row_floats = 2'500'000;
 };
 
 /* Operands must not overlap the result. Throws status_error when memory runs out. */

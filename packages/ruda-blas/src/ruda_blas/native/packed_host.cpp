@@ -8,18 +8,22 @@ namespace ruda::RUDA_VARIANT {
 namespace {
 
 /* Transposes eight vectors of eight lanes. */
-inline void transpose(vec row[lanes]) {
+inline __attribute__((always_inline)) void transpose(vec row[lanes]) {
   vec pair[lanes], quad[lanes];
+#pragma GCC unroll 4
   for (int i = 0; i < 8; i += 2) {
     pair[i] = __builtin_shufflevector(row[i], row[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
     pair[i + 1] = __builtin_shufflevector(row[i], row[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
   }
+#pragma GCC unroll 2
   for (int i = 0; i < 8; i += 4)
+#pragma GCC unroll 2
     for (int j = 0; j < 2; ++j) {
       const vec left = pair[i + j], right = pair[i + j + 2];
       quad[i + 2 * j] = __builtin_shufflevector(left, right, 0, 1, 8, 9, 4, 5, 12, 13);
       quad[i + 2 * j + 1] = __builtin_shufflevector(left, right, 2, 3, 10, 11, 6, 7, 14, 15);
     }
+#pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     row[i] = __builtin_shufflevector(quad[i], quad[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
     row[i + 4] = __builtin_shufflevector(quad[i], quad[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
@@ -27,17 +31,27 @@ inline void transpose(vec row[lanes]) {
 }
 
 /* Six lanes: the target may end there. */
-inline void store_six(float* target, vec value) { std::memcpy(target, &value, 6 * sizeof(float)); }
+inline void store_six(float* target, vec value) {
+  const auto four = __builtin_shufflevector(value, value, 0, 1, 2, 3);
+  const auto two = __builtin_shufflevector(value, value, 4, 5);
+  std::memcpy(target, &four, sizeof(four));
+  std::memcpy(target + 4, &two, sizeof(two));
+}
 
 /* Rows contiguous over k: eight steps at a time through a transposition. */
 template <class T>
 void pack_row_panel(const T* from, int64_t row_stride, int64_t rows, int64_t count, float* target) {
   int64_t p = 0;
-  for (; p + lanes <= count; p += lanes) {
+  for (; rows == tile_rows && p + lanes <= count; p += lanes) {
     vec value[lanes] = {};
-    for (int64_t i = 0; i < rows; ++i) value[i] = load(from + i * row_stride + p);
+#pragma GCC unroll 6
+    for (int64_t i = 0; i < tile_rows; ++i) {
+      value[i] = load(from + i * row_stride + p);
+      __builtin_prefetch(from + (i + tile_rows) * row_stride + p);  // of the next panel
+    }
     transpose(value);
     // A whole vector reaches two floats into the next step, which is written after it.
+#pragma GCC unroll 7
     for (int64_t t = 0; t + 1 < lanes; ++t) store(target + (p + t) * tile_rows, value[t]);
     store_six(target + (p + lanes - 1) * tile_rows, value[lanes - 1]);
   }
@@ -46,13 +60,24 @@ void pack_row_panel(const T* from, int64_t row_stride, int64_t rows, int64_t cou
       target[p * tile_rows + i] = i < rows ? to_float(from[i * row_stride + p]) : 0.0f;
 }
 
-/* Steps contiguous over the rows: six values of each. `readable`: values behind a step's first. */
+/* Steps contiguous over the rows: six values of each. A few steps at a time, so that all panels find
+ * them in the cache. */
 template <class T>
-void pack_column_panel(const T* from, int64_t col_stride, int64_t rows, int64_t readable,
-                       int64_t count, float* target) {
-  for (int64_t p = 0; p < count; ++p) {
-    const T* step = from + p * col_stride;
-    store_six(target + p * tile_rows, readable >= lanes ? load(step) : load_tail(step, rows));
+void pack_step_panels(const T* from, int64_t col_stride, int64_t rows, int64_t count, float* target,
+                      int64_t stride) {
+  constexpr int64_t together = 16;
+  for (int64_t p0 = 0; p0 < count; p0 += together) {
+    const int64_t p1 = std::min(p0 + together, count);
+    for (int64_t i = 0; i < rows; i += tile_rows) {
+      float* panel = target + i / tile_rows * stride;
+      int64_t p = p0;
+      // A whole vector reaches two floats into the next step, which is written after it.
+      for (; i + lanes <= rows && p < p1 && p + 1 < count; ++p)
+        store(panel + p * tile_rows, load(from + p * col_stride + i));
+      for (; p < p1; ++p)
+        store_six(panel + p * tile_rows,
+                  load_tail(from + p * col_stride + i, std::min(tile_rows, rows - i)));
+    }
   }
 }
 
@@ -60,13 +85,15 @@ template <class T>
 void pack_rows_typed(const blas::matrix& a, int64_t rows, int64_t count, float* target,
                      int64_t stride) {
   const T* from = reinterpret_cast<const T*>(a.data);
+  if (a.row_stride == 1 && a.col_stride != 1) {
+    pack_step_panels(from, a.col_stride, rows, count, target, stride);
+    return;
+  }
   for (int64_t i = 0; i < rows; i += tile_rows, target += stride) {
     const int64_t part = std::min(tile_rows, rows - i);
     const T* panel = from + i * a.row_stride;
     if (a.col_stride == 1) {
       pack_row_panel(panel, a.row_stride, part, count, target);
-    } else if (a.row_stride == 1) {
-      pack_column_panel(panel, a.col_stride, part, rows - i, count, target);
     } else {
       for (int64_t p = 0; p < count; ++p)
         for (int64_t r = 0; r < tile_rows; ++r)
@@ -85,10 +112,12 @@ void pack_deep_columns(const T* from, int64_t col_stride, int64_t count, int64_t
     const int64_t part = std::clamp<int64_t>(cols - j, 0, lanes);
     const T* columns = from + j * col_stride;
     int64_t p = 0;
-    for (; p + lanes <= count; p += lanes) {
-      vec value[lanes] = {};
-      for (int64_t i = 0; i < part; ++i) value[i] = load(columns + i * col_stride + p);
+    for (; part == lanes && p + lanes <= count; p += lanes) {
+      vec value[lanes];
+#pragma GCC unroll 8
+      for (int64_t i = 0; i < lanes; ++i) value[i] = load(columns + i * col_stride + p);
       transpose(value);
+#pragma GCC unroll 8
       for (int64_t t = 0; t < lanes; ++t) store(target + (p + t) * tile_cols, value[t]);
     }
     for (; p < count; ++p)

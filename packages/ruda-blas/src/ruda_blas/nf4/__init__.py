@@ -111,7 +111,7 @@ def matmul(
 
     The dense weight is never made: its decoded parts take at most ``threads * tile_rows *
     in_features * 4`` bytes of scratch memory at a time, whatever the dtype of ``x``. Packed rows of
-    ``x`` take at most 8 MB beside that, sums of a 16-bit result at most 400 KB a thread.
+    ``x`` take at most 10 MB beside that, sums of a 16-bit result at most 400 KB a thread.
 
     Args:
         x: float32, float16 or bfloat16, any strides.

@@ -116,12 +116,19 @@ void pack_straight_words(const blas::nf4_weight& weight, int64_t row, int64_t co
   const code_table table(weight.codebook);
   const __m256i down = _mm256_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24);
   const __m256i up = _mm256_setr_epi32(24, 28, 16, 20, 8, 12, 0, 4);
+  constexpr int64_t ahead = 8;
   for (int64_t p = 0; p < count; ++p) {
     const int64_t flat = (row + p) * weight.cols + col;
     const uint8_t* bytes = weight.packed + flat / 2;
     float* target = to.data + p * tile_cols;
     int64_t block = flat / weight.block_size;
     int64_t stop = (block + 1) * weight.block_size - flat;
+    if (p + ahead < count) {  // rows lie too far apart for the processor to foresee them
+      const uint8_t* next = bytes + ahead * weight.cols / 2;
+      __builtin_prefetch(next);
+      __builtin_prefetch(next + (cols - 1) / 2);
+      __builtin_prefetch(weight.scales + (flat + ahead * weight.cols) / weight.block_size);
+    }
     for (int64_t j = 0; j < cols; j += tile_cols, target += to.stride) {
       for (; j >= stop; stop += weight.block_size) ++block;
       const __m256 scale = _mm256_broadcast_ss(weight.scales + block);

@@ -50,7 +50,7 @@ RUDA_ARGUMENTS(nf4_dequantize_args,
  * With update_x[M, r] and update_w[r, N] (both or neither; N is y's width) their product is added: the
  * low-rank update of LoRA, summed in float32 together with the rest and rounded once.
  * W is never materialised: decoded parts take at most threads * tile_rows * in_features * 4 bytes of
- * scratch, whatever the dtypes; float32 copies of x at most 8 MB, sums 400 KB a thread.
+ * scratch, whatever the dtypes; float32 copies of x at most 10 MB, sums 400 KB a thread.
  * x, y, update_x and update_w may have any strides and different dtypes. */
 RUDA_ARGUMENTS(nf4_matmul_args,
   const ruda_view* x;
