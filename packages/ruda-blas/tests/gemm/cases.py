@@ -47,6 +47,37 @@ CASES = [
     Case((4, 1537), (1537, 70), b_layout="cols"),
     Case((5, 1537), (1537, 70), b_layout="cols"),
     Case((300, 576), (576, 192), b_layout="cols", bias=True),
+    # Up to four rows or columns: edges of the kernels, parts of k and of the columns, batches.
+    *(
+        Case((rows, size), (size, size), b_layout=layout)
+        for size, rows in ((5, 1), (7, 2), (17, 3), (63, 4), (64, 1), (65, 2))
+        for layout in ("rows", "cols")
+    ),
+    *(
+        Case((size, size), (size, n), a_layout=layout)
+        for size, n in ((5, 1), (17, 3), (64, 4), (65, 2))
+        for layout in ("rows", "cols")
+    ),
+    Case((1, 700), (700, 300), bias=True),
+    Case((3, 515), (515, 1400), alpha=-0.5, beta=0.25, bias=True),
+    Case((2, 9), (9, 5000), out_layout="strided"),
+    Case((4, 301), (301, 130), a_layout="cols", out_layout="cols"),
+    Case((2, 40), (40, 70), b_layout="sliced"),
+    Case((3, 1, 100), (3, 100, 70)),
+    Case((2, 3, 2, 40), (3, 40, 900)),
+    # Panels: edges of tiles of 6 by 16 in every layout of both operands.
+    *(
+        Case((size, size), (size, size), a_layout=left, b_layout=right, bias=size == 17)
+        for size in (5, 7, 17, 63, 64, 65)
+        for left, right in (
+            ("rows", "rows"),
+            ("cols", "rows"),
+            ("rows", "cols"),
+            ("strided", "cols"),
+        )
+    ),
+    Case((7, 65, 33), (7, 33, 17), b_layout="cols"),
+    Case((2, 200, 129), (2, 129, 200), a_layout="cols"),
     # Every layout of every operand.
     *(Case((19, 21), (21, 23), a_layout=layout) for layout in LAYOUTS[1:]),
     *(Case((19, 21), (21, 23), b_layout=layout) for layout in LAYOUTS[1:]),
@@ -81,6 +112,27 @@ CASES = [
     Case((3, 4), (4, 0)),
     Case((0, 3, 4), (4, 5)),
     Case((2, 0, 4), (2, 4, 5)),
+]
+
+# Large enough for panels of our own where those are chosen: edges of tiles and slices, layouts.
+PANELS = [
+    *(
+        Case((rows, 1029), (1029, 1030), a_layout=left, b_layout=right)
+        for rows, left, right in (
+            (5, "rows", "rows"),
+            (6, "cols", "rows"),
+            (7, "rows", "cols"),
+            (17, "cols", "cols"),
+            (13, "strided", "reversed"),
+        )
+    ),
+    Case((63, 1100), (1100, 960), "rows", "cols", "cols", 0.5, 2.0, True),
+    Case((2, 9, 1024), (2, 1024, 1025), out_layout="sliced"),
+    Case((1, 3, 9, 1024), (2, 1, 1024, 1024), b_layout="cols", bias=True),
+    Case((301, 17), (17, 401), b_layout="cols"),
+    Case((301, 17), (17, 401), "cols", "rows", "strided", -1.0, 0.5, True),
+    Case((150, 32), (32, 1000), alpha=2.0, bias=True),
+    Case((400, 1), (1, 300)),
 ]
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
 import ruda_runtime as rr
-from ruda_blas import gemm
+from ruda_blas import _native, gemm
 from ruda_blas.gemm import reference
 from ruda_runtime.conformance import check, check_repeatable, numpy_dtype, rounded
 
-from .cases import CASES, DTYPES, Case, inputs
+from .cases import CASES, DTYPES, PANELS, Case, inputs
 
 
 def tensor(array: np.ndarray | None) -> rr.Tensor | None:
@@ -42,6 +44,40 @@ def test_conformance(case: Case, dtype: str) -> None:
         check(result, wanted, dtype, name=f"{case.name} {strategy}")
 
 
+@pytest.fixture(params=[1, 2], ids=["library", "packed"])
+def engine(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Both ways to multiply, whichever this processor would take."""
+    _native.choose_engine(request.param)
+    yield
+    _native.choose_engine(0)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", PANELS, ids=lambda case: case.name)
+def test_panels(case: Case, dtype: str) -> None:
+    given = inputs(case, dtype)
+    wanted = reference.addmm(
+        given["a"], given["b"], given["bias"], given["out"], case.alpha, case.beta
+    )
+    result = check_repeatable(lambda: run(case, given), name=case.name)
+    check(result, wanted, dtype, name=case.name)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nan_and_infinity_in_panels(dtype: str) -> None:
+    """A zero times infinity is NaN, and stays in its row or column, though panels are padded."""
+    given = inputs(Case((7, 1029), (1029, 1030), b_layout="cols"), dtype)
+    a, b = given["a"].copy(), given["b"].copy()
+    a[0, 3], a[6, 1028], b[1028, 1029], b[11, 18] = np.nan, np.inf, -np.inf, 0.0
+    a[1, 1028] = 0.0
+    with np.errstate(invalid="ignore"):
+        wanted = reference.addmm(a, b)
+    assert np.isnan(wanted).any() and np.isinf(wanted).any()
+    check(gemm.matmul(tensor(a), tensor(b)).numpy(), wanted, dtype)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ["rows", "cols"])
 def test_peer(dtype: str, layout: str) -> None:
@@ -56,8 +92,9 @@ def test_peer(dtype: str, layout: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("out_dtype", DTYPES)
-def test_out_dtype(dtype: str, out_dtype: str) -> None:
-    given = inputs(Case((33, 20), (20, 40)), dtype)
+@pytest.mark.parametrize(("rows", "layout"), [(33, "rows"), (3, "rows"), (3, "cols")])
+def test_out_dtype(dtype: str, out_dtype: str, rows: int, layout: str) -> None:
+    given = inputs(Case((rows, 20), (20, 40), b_layout=layout), dtype)
     result = gemm.matmul(tensor(given["a"]), tensor(given["b"]), out_dtype=out_dtype)
     assert result.dtype_name == out_dtype
     wanted = reference.addmm(given["a"], given["b"])
@@ -121,8 +158,9 @@ def test_scratch_of_half_products_is_bounded() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [3, 200])
-def test_bits_do_not_depend_on_the_threads(dtype: str, rows: int) -> None:
-    given = inputs(Case((rows, 600), (600, 500), b_layout="cols", bias=True), dtype)
+@pytest.mark.parametrize("layout", ["rows", "cols"])
+def test_bits_do_not_depend_on_the_threads(dtype: str, rows: int, layout: str) -> None:
+    given = inputs(Case((rows, 600), (600, 500), b_layout=layout, bias=True), dtype)
     threads = rr.get_num_threads()
     results = []
     try:

@@ -90,6 +90,14 @@ class Product:
 PRODUCTS = [
     # The shapes of a small model, one row to many, and the edges of the path for few rows.
     *(Product(m, Weight(192, 576), bias=m % 2 == 1) for m in (1, 2, 3, 4, 5, 67)),
+    *(Product(m, Weight(64, 64), bias=m == 7) for m in (1, 6, 7, 8, 9)),
+    # A few rows: blocks that straddle rows, several chunks a block, pieces of long rows.
+    *(Product(m, Weight(37, 192, block)) for m in (1, 3, 8) for block in (128, 320, 4096)),
+    *(Product(m, Weight(19, 4352)) for m in (1, 2, 5)),
+    *(
+        Product(m, Weight(515, 640), x_layout=layout, rank=rank)
+        for m, layout, rank in ((1, "cols", 0), (2, "strided", 3), (6, "reversed", 20))
+    ),
     Product(300, Weight(576, 192)),
     Product(40, Weight(1536, 576), bias=True),
     Product(40, Weight(576, 1536)),

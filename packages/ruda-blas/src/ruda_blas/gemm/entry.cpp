@@ -1,6 +1,7 @@
 /* "gemm.matmul": checks, choice of path and launch. */
 #include "../native/blocked.hpp"
-#include "plan.hpp"
+#include "../native/packed.hpp"
+#include "few_rows.hpp"
 
 namespace ruda {
 namespace {
@@ -10,7 +11,6 @@ using blas::layout;
 using blas::matrix;
 
 constexpr const char* operation = "gemm.matmul";
-constexpr int64_t few_rows = 4;
 
 /* Every operand and the result are float32 in a form BLAS reads: no copy at all. */
 struct direct_form {
@@ -72,35 +72,23 @@ void run_direct(const gemm_problem& p, const direct_form& form) {
   });
 }
 
-/* A few rows against a matrix whose columns are contiguous over k (a weight [N, K]): the matrix is
- * read once, in its own storage type. */
-void run_few_rows(const gemm_problem& p) {
-  const auto load = RUDA_HOST(load_block);
-  const auto dot = RUDA_HOST(dot_rows);
-  const auto store = RUDA_HOST(store_block);
-  constexpr int64_t cols = 64;
-  const int64_t n_parts = blas::ceil_div(p.n, cols);
-  const bool in_place = p.a.dtype == RUDA_FLOAT32 && (p.a.col_stride == 1 || p.k == 1);
-  const scratch<float> copies(in_place ? 0 : api()->num_threads() * p.m * p.k);
-  parallel_for(0, p.batches * n_parts, grain_for(cols * p.k, 32768),
-               [&](int64_t begin, int64_t end, int32_t worker) {
-    float* copy = in_place ? nullptr : copies.get() + worker * p.m * p.k;
-    int64_t copied = -1;
-    for (int64_t item = begin; item < end; ++item) {
-      const int64_t batch = item / n_parts, n0 = item % n_parts * cols;
-      const int64_t count = std::min(cols, p.n - n0);
-      const matrix rows = p.a_of(batch);
-      if (!in_place && copied != batch) load(rows, p.m, p.k, copy, p.k);
-      copied = batch;
-      const matrix b = p.b_of(batch).at(0, n0).transposed();  // [n, k]
-      float sums[few_rows * cols];
-      dot(in_place ? rows.floats() : copy, in_place ? p.a.row_stride : p.k, p.m, b, p.k, 0, count,
-          sums, cols);
-      blas::epilogue how = p.how;
-      if (how.bias.data != nullptr) how.bias = how.bias.at(0, n0);
-      store(sums, cols, p.m, count, p.c_of(batch).at(0, n0), how);
-    }
-  });
+/* Panels of both operands, in any storage type and strides, and our own tile product. */
+void run_panels(const gemm_problem& p) {
+  blas::packed_problem work;
+  work.m = p.m;
+  work.n = p.n;
+  work.batches = p.batches;
+  const auto pack = RUDA_HOST(pack_dense_columns);
+  work.parts[0] = {p.k, p.a,
+                   [&p, pack](int64_t batch, int64_t k0, int64_t count, int64_t n0, int64_t cols,
+                              blas::panels to) { pack(p.b_of(batch).at(k0, n0), count, cols, to); }};
+  work.c = p.c;
+  work.how = p.how;
+  work.offsets = [&p](int64_t batch, int64_t* a, int64_t* c) {
+    int64_t b;
+    p.offsets(batch, a, &b, c);
+  };
+  blas::run_packed(work);
 }
 
 void run_blocked(const gemm_problem& p) {
@@ -131,6 +119,14 @@ void run_blocked(const gemm_problem& p) {
       });
 }
 
+/* Where our own panels beat the library: it copes badly with short sums into a large result, and for
+ * other types than float32 we pack as fast as we can read, where it reads what we have converted. */
+bool panels_are_better(const gemm_problem& p, bool direct) {
+  if (!blas::prefer_packed()) return false;
+  if (p.k <= 32 && p.m * p.n > 100'000) return true;
+  return !direct && p.n * p.k >= 1 << 20;
+}
+
 int32_t matmul(const void* raw, ruda_error* error) {
   return guard(operation, error, [&]() -> int32_t {
     const auto& args = *static_cast<const gemm_args*>(raw);
@@ -141,12 +137,15 @@ int32_t matmul(const void* raw, ruda_error* error) {
     RUDA_TRY(blas::read_problem(args, &p, error));
     if (p.batches == 0 || p.m == 0 || p.n == 0) return RUDA_OK;
     if (p.how.alpha == 0.0f) p.k = 0;  // as in BLAS: the product is not computed
+    const bool automatic = args.strategy == GEMM_AUTO;
     if (p.c.col_stride != 1 && p.n > 1 && (p.c.row_stride == 1 || p.m == 1)) blas::transpose(&p);
+    if (automatic && p.n <= blas::few_rows && p.m > p.n) blas::transpose(&p);
+    if (automatic && blas::run_few_rows(p)) return RUDA_OK;
     direct_form form{};
-    const bool few = p.m <= few_rows && (p.b.row_stride == 1 || p.k == 1);
-    if (args.strategy == GEMM_AUTO && p.k > 0 && few) {
-      run_few_rows(p);
-    } else if (is_direct(p, &form)) {
+    const bool direct = is_direct(p, &form);
+    if (automatic && panels_are_better(p, direct)) {
+      run_panels(p);
+    } else if (direct) {
       run_direct(p, form);
     } else {
       run_blocked(p);

@@ -51,10 +51,15 @@ RUDA_HOST_VARIANTS(
   void store_block(const float* source, int64_t ld, int64_t rows, int64_t cols,
                    const blas::matrix& target, const blas::epilogue& how);
 
-  /* target[m, n] = a[m, :] . b[n, :] for n in [begin, end), m below 4; rows of both are contiguous
+  /* target[m, n] = a[m, :] . b[n, :] for n in [begin, end), at most 4 rows m; rows of both are contiguous
    * over k, a is float32. target is float32 with row stride ldt. */
   void dot_rows(const float* a, int64_t lda, int64_t rows, const blas::matrix& b, int64_t k,
                 int64_t begin, int64_t end, float* target, int64_t ldt);
+
+  /* target[m, j] += sum over r < k of a[m, r] * b[r, j] for j < cols, at most 4 rows m; columns of b
+   * are contiguous, a is float32. */
+  void add_rows(const float* a, int64_t lda, int64_t rows, const blas::matrix& b, int64_t k,
+                int64_t cols, float* target, int64_t ldt);
 )
 
 }  // namespace ruda

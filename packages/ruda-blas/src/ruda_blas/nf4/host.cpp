@@ -31,14 +31,27 @@ const float* read_flat(const blas::matrix& weight, int64_t cols, int64_t begin, 
 /* Bits of the largest magnitude. As integers they order like the magnitudes, with infinity and then
  * every NaN on top: one maximum finds the scale and the values that have none. */
 uint32_t largest_bits(const float* values, int64_t count) {
-  uint32_t largest = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    uint32_t bits;
-    std::memcpy(&bits, values + i, sizeof(bits));
-    bits &= 0x7fffffffu;
+  typedef int32_t vec_int __attribute__((vector_size(32)));
+  vec_int most[2] = {};
+  const auto raise = [&](vec_int& largest, const float* from) {
+    const vec_int bits = reinterpret_cast<vec_int>(load(from)) & 0x7fffffff;
     largest = bits > largest ? bits : largest;
+  };
+  int64_t i = 0;
+  for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    __builtin_prefetch(values + i + 1024);  // across the page, where the hardware stops
+    raise(most[0], values + i);
+    raise(most[1], values + i + lanes);
   }
-  return largest;
+  int32_t largest = 0;
+  for (int lane = 0; lane < lanes; ++lane)
+    largest = std::max({largest, most[0][lane], most[1][lane]});
+  for (; i < count; ++i) {
+    int32_t bits;
+    std::memcpy(&bits, values + i, sizeof(bits));
+    largest = std::max(largest, bits & 0x7fffffff);
+  }
+  return static_cast<uint32_t>(largest);
 }
 
 constexpr float midpoint(int i) { return (blas::nf4_values[i] + blas::nf4_values[i + 1]) / 2; }
@@ -59,9 +72,51 @@ struct block_scale {
   }
 };
 
+#if defined(__AVX2__)
+
+/* Eight codes, negated. A search through the midpoints in four comparisons: a true one is -1, so the
+ * place reached so far, doubled plus the comparison, is minus the number of the interval; the next
+ * midpoint is looked up with it (its low three bits). */
+static inline __m256i negated_codes(__m256 value) {
+  const float* m = midpoints;
+  const __m256 second = _mm256_setr_ps(m[1], 0, 0, 0, 0, m[13], m[9], m[5]);
+  const __m256 third = _mm256_setr_ps(m[0], m[14], m[12], m[10], m[8], m[6], m[4], m[2]);
+  const auto above = [&](__m256 midpoint) { return _mm256_cmp_ps(value, midpoint, _CMP_GT_OQ); };
+  const auto next = [](__m256i place, __m256 comparison) {
+    return _mm256_add_epi32(_mm256_add_epi32(place, place), _mm256_castps_si256(comparison));
+  };
+  const __m256 upper = above(_mm256_set1_ps(m[7]));
+  const __m256 quarter = above(_mm256_blendv_ps(_mm256_set1_ps(m[3]), _mm256_set1_ps(m[11]), upper));
+  __m256i place = next(_mm256_castps_si256(upper), quarter);
+  place = next(place, above(_mm256_permutevar8x32_ps(second, place)));
+  return next(place, above(_mm256_permutevar8x32_ps(third, place)));
+}
+
+/* 32 values to 16 bytes. */
+static inline void encode_32(const float* values, const block_scale& scale, uint8_t* packed) {
+  const __m256 lift = _mm256_set1_ps(scale.lift), inverse = _mm256_set1_ps(scale.inverse);
+  const auto codes = [&](int i) {
+    const __m256 value = _mm256_mul_ps(_mm256_loadu_ps(values + 8 * i), lift);
+    return negated_codes(_mm256_mul_ps(value, inverse));
+  };
+  // Packing interleaves 16-byte lanes: the order is restored at the end.
+  const __m256i words = _mm256_packs_epi16(_mm256_packs_epi32(codes(0), codes(1)),
+                                           _mm256_packs_epi32(codes(2), codes(3)));
+  const __m256i bytes = _mm256_sub_epi8(_mm256_setzero_si256(), words);
+  const __m256i pairs = _mm256_maddubs_epi16(bytes, _mm256_set1_epi16(0x0110));  // 16 * even + odd
+  const __m256i halves = _mm256_packus_epi16(pairs, pairs);
+  const __m128i low = _mm256_castsi256_si128(halves), high = _mm256_extracti128_si256(halves, 1);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(packed), _mm_unpacklo_epi16(low, high));
+}
+
+#endif
+
 /* Two codes a byte; a code is the number of midpoints below the scaled value. The missing partner of
  * an odd last value counts as 0. */
 void encode(const float* values, int64_t count, const block_scale& scale, uint8_t* packed) {
+#if defined(__AVX2__)
+  for (; count >= 32; count -= 32, values += 32, packed += 16) encode_32(values, scale, packed);
+#endif
   alignas(32) uint8_t codes[chunk + 1];
   for (int64_t i = 0; i < count; ++i) {
     const float scaled = values[i] * scale.lift * scale.inverse;
