@@ -1,80 +1,117 @@
 """Time dense products beside PyTorch's, or NumPy's in float32 where PyTorch is not installed.
 
-    python packages/ruda-blas/bench/gemm.py [--rounds 9] [--json | --ledger]
+    python packages/ruda-blas/bench/gemm.py [--rounds 7] [--json | --ledger]
 
-A product is timed only after its result has passed the conformance criteria. The limit of a large
-product is the rate of NumPy's 2048^3 float32 product in the same run, that of one row the time to
-read the weight at the rate of a large copy.
+A product is timed only after its result has passed the conformance criteria. The limit of a product
+of many rows is the rate of NumPy's 2048^3 float32 product in the same run, for half types our own
+float32 product of the same sizes; that of up to four rows the time to read the weight at the rate
+of a large copy.
 """
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from measure import Rows, milliseconds, parser
+from measure import Rows, limits, parser
 
 from ruda_blas import gemm
 from ruda_blas.gemm import reference
 from ruda_runtime import Tensor, empty
 from ruda_runtime.conformance import check, numpy_dtype
 
-# x [M, K] @ weight [N, K]^T: the projections of a 135M model, a larger layer, one row.
-SHAPES = [(512, 576, 1536), (512, 1536, 576), (512, 4096, 4096), (32, 1536, 576), (1, 4096, 4096)]
+
+@dataclass(frozen=True)
+class Product:
+    """[M, K] @ [K, N], `batch` times where it is not 0; "t" marks an operand stored transposed."""
+
+    m: int
+    n: int
+    k: int
+    stored: str = "nt"
+    batch: int = 0
+    dtype: str = "float32"
+
+    @property
+    def name(self) -> str:
+        batch = f"{self.batch}x " if self.batch else ""
+        return f"{batch}{self.m}x{self.n}x{self.k} {self.stored}"
+
+    def operand(self, which: int) -> np.ndarray:
+        rows, cols = ((self.m, self.k), (self.k, self.n))[which]
+        shape = (cols, rows) if self.stored[which] == "t" else (rows, cols)
+        generator = np.random.default_rng(which)
+        values = generator.standard_normal((self.batch, *shape) if self.batch else shape)
+        array = values.astype(numpy_dtype(self.dtype))
+        return array.swapaxes(-1, -2) if self.stored[which] == "t" else array
 
 
-def fastest(run: Callable[[], Any]) -> float:
-    return min(milliseconds(run) for _ in range(7))
+# The projections of a 135M model, a larger layer, one row and a few in both layouts of the weight.
+LARGE = [Product(512, 576, 1536), Product(512, 1536, 576), Product(512, 4096, 4096)]
+FEW = [Product(1, 4096, 4096), Product(1, 4096, 4096, "nn"), Product(4, 4096, 4096, "nn")]
+# Low-rank updates, forward and the two gradients; a small product; heads of attention.
+SMALL = [
+    Product(256, 16, 576),
+    Product(256, 1536, 16),
+    Product(16, 576, 256, "tn"),
+    Product(64, 64, 64, "nn"),
+    Product(64, 64, 64, "nn", 32),
+]
+PRODUCTS = [
+    *LARGE,
+    Product(32, 1536, 576),
+    *FEW,
+    *SMALL,
+    Product(256, 256, 64, "nt", 9),
+    Product(512, 512, 512, "nn", 4),
+    *(replace(product, dtype="bfloat16") for product in (*LARGE, *FEW, *SMALL)),
+    *(replace(product, dtype="float16") for product in (LARGE[2], *FEW[:2], SMALL[0])),
+]
 
 
-def limits() -> tuple[float, float]:
-    """Floating-point operations, and bytes read and written, in a millisecond at best."""
-    side = 2048
-    a = np.random.default_rng(0).standard_normal((side, side)).astype(np.float32)
-    out = np.empty_like(a)
-    big = np.zeros(1 << 26, np.float32)
-    target = np.empty_like(big)
-    flops = 2 * side**3 / fastest(lambda: np.matmul(a, a, out=out))
-    return flops, 2 * big.nbytes / fastest(lambda: np.copyto(target, big))
-
-
-def peer_of(x: np.ndarray, weight: np.ndarray, dtype: str) -> tuple[Callable[[], Any] | None, str]:
+def peer_of(a: np.ndarray, b: np.ndarray, dtype: str) -> tuple[Callable[[], Any] | None, str]:
     if importlib.util.find_spec("torch") is None:
-        if dtype != "float32":
-            return None, ""
-        out = np.empty((len(x), len(weight)), np.float32)
-        return lambda: np.matmul(x, weight.T, out=out), "numpy"
+        return (lambda: np.matmul(a, b), "numpy") if dtype == "float32" else (None, "")
     import torch
 
-    kind = getattr(torch, dtype)
-    left, right = (torch.from_numpy(array.astype(np.float32)).to(kind) for array in (x, weight))
-    return lambda: left @ right.T, "torch"
+    def tensor(array: np.ndarray) -> torch.Tensor:
+        contiguous = array if array.flags.c_contiguous else array.swapaxes(-1, -2)
+        found = torch.from_numpy(contiguous.astype(np.float32)).to(getattr(torch, dtype))
+        return found if contiguous is array else found.transpose(-1, -2)
+
+    left, right = tensor(a), tensor(b)
+    return lambda: left @ right, "torch"
 
 
-def product(rows: Rows, dtype: str, shape: tuple[int, int, int], limit: tuple[str, float]) -> None:
-    m, n, k = shape
-    generator = np.random.default_rng(1)
-    x = generator.standard_normal((m, k)).astype(numpy_dtype(dtype))
-    weight = generator.standard_normal((n, k)).astype(numpy_dtype(dtype))
-    a, b = Tensor.from_numpy(x), Tensor.from_numpy(weight).permute((1, 0))
-    out, name = empty((m, n), dtype), f"{m}x{n}x{k}"
-    gemm.matmul(a, b, out)
-    check(out.numpy(), reference.addmm(x, weight.T), dtype, name=name)
-    peer, peer_name = peer_of(x, weight, dtype)
-    rows.add("gemm.matmul", name, dtype, lambda: gemm.matmul(a, b, out), peer, peer_name, limit)
+def measure(rows: Rows, product: Product, limit: tuple[str, float]) -> float:
+    arrays = product.operand(0), product.operand(1)
+    a, b = (Tensor.from_numpy(array) for array in arrays)
+    out = gemm.matmul(a, b, empty((*a.shape[:-1], product.n), product.dtype))
+    if not product.batch:
+        check(out.numpy(), reference.addmm(*arrays), product.dtype, name=product.name)
+    peer, peer_name = peer_of(*arrays, product.dtype)
+    return rows.add("gemm.matmul", product.name, product.dtype, lambda: gemm.matmul(a, b, out),
+                    peer, peer_name, limit)  # fmt: skip
 
 
 def main() -> None:
     rows = Rows(parser(__doc__).parse_args())
     flops, bytes_copied = limits()
-    for dtype in ("float32", "bfloat16", "float16"):
-        for m, n, k in SHAPES:
-            limit = ("numpy 2048^3", 2.0 * m * n * k / flops)
-            if m == 1:
-                limit = ("copy bandwidth", n * k * numpy_dtype(dtype).itemsize / bytes_copied)
-            product(rows, dtype, (m, n, k), limit)
+    in_float32: dict[str, float] = {}
+    for product in PRODUCTS:
+        work = 2.0 * max(product.batch, 1) * product.m * product.n * product.k
+        limit = ("numpy 2048^3", work / flops)
+        if product.m <= 4:
+            read = product.n * product.k * numpy_dtype(product.dtype).itemsize
+            limit = ("copy bandwidth", read / bytes_copied)
+        elif product.dtype != "float32":
+            limit = ("ours in float32", in_float32[product.name])
+        taken = measure(rows, product, limit)
+        if product.dtype == "float32":
+            in_float32[product.name] = taken
     rows.finish()
 
 

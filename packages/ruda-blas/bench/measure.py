@@ -8,9 +8,12 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 Run = Callable[[], Any]
 
@@ -35,13 +38,29 @@ def paired(ours: Run, peer: Run | None, rounds: int) -> tuple[float, float, floa
 
 def milliseconds(run: Run) -> float:
     """One call after 50 ms of the same: the other side's threads, which spin for a while after
-    their work, have gone to sleep by then, and this side's are awake."""
-    warm = time.perf_counter() + 0.05
-    while time.perf_counter() < warm:
+    their work, have gone to sleep by then, and this side's are awake. A call of half a second or
+    more needs no such company."""
+    begin = time.perf_counter()
+    for first in count():
+        start = time.perf_counter()
         run()
-    start = time.perf_counter()
-    run()
-    return (time.perf_counter() - start) * 1e3
+        end = time.perf_counter()
+        if (first == 0 and end - start > 0.5) or start - begin > 0.05:
+            return (end - start) * 1e3
+    raise AssertionError
+
+
+def limits() -> tuple[float, float]:
+    """Floating-point operations, and bytes read and written, in a millisecond at best: NumPy's
+    2048^3 float32 product, and a large copy."""
+    side = 2048
+    a = np.random.default_rng(0).standard_normal((side, side)).astype(np.float32)
+    out = np.empty_like(a)
+    big = np.zeros(1 << 26, np.float32)
+    target = np.empty_like(big)
+    flops = 2 * side**3 / min(milliseconds(lambda: np.matmul(a, a, out=out)) for _ in range(7))
+    copy = min(milliseconds(lambda: np.copyto(target, big)) for _ in range(7))
+    return flops, 2 * big.nbytes / copy
 
 
 class Rows:
@@ -62,8 +81,8 @@ class Rows:
         peer: Run | None = None,
         peer_name: str = "",
         limit: tuple[str, float] = ("", 0.0),
-    ) -> None:
-        """`limit`: its name and the milliseconds that it allows at best."""
+    ) -> float:
+        """`limit`: its name and the milliseconds that it allows at best. Returns our median."""
         mine, other, ratio = paired(ours, peer, self.rounds)
         share = limit[1] / mine
         row = {"operation": operation, "shape": shape, "dtype": dtype, "ours": mine, "peer": other,
@@ -77,9 +96,10 @@ class Rows:
                 ratio, limit[0], share,
             )  # fmt: skip
         elif not self.json:
-            versus = f"{peer_name} {other:9.3f} ms, ratio {ratio:6.3f}" if peer else ""
+            versus = f"{peer_name} {other:9.4f} ms, ratio {ratio:6.3f}" if peer else ""
             reached = f", {share:4.0%} of {limit[0]}" if limit[0] else ""
-            print(f"{operation:20} {shape:16} {dtype:9} {mine:9.3f} ms  {versus}{reached}")
+            print(f"{operation:20} {shape:24} {dtype:9} {mine:9.4f} ms  {versus}{reached}")
+        return mine
 
     def finish(self) -> None:
         if self.json:
@@ -98,7 +118,7 @@ def load_ledger() -> ModuleType:
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(description=(description or "").splitlines()[0])
-    result.add_argument("--rounds", type=int, default=9, help="calls of each side, at least 7")
+    result.add_argument("--rounds", type=int, default=7, help="calls of each side, at least 7")
     result.add_argument("--json", action="store_true", help="print the rows as one JSON list")
     result.add_argument("--ledger", action="store_true", help="append the rows to the ledger")
     return result

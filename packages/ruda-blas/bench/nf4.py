@@ -1,8 +1,10 @@
 """Time the NF4 operations beside bitsandbytes' on the CPU, where it is installed.
 
-    python packages/ruda-blas/bench/nf4.py [--rounds 9] [--json | --ledger]
+    python packages/ruda-blas/bench/nf4.py [--rounds 7] [--json | --ledger]
 
-A product is timed only after its result has passed the conformance criteria.
+A product is timed only after its result has passed the conformance criteria. The limit of up to
+four rows is the time to read codes and scales at the rate of a large copy, that of more rows the
+rate of NumPy's 2048^3 float32 product in the same run.
 """
 
 from __future__ import annotations
@@ -12,16 +14,23 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from measure import Rows, parser
+from measure import Rows, limits, parser
 
 from ruda_blas import nf4
 from ruda_blas.nf4 import Nf4Layout, reference
 from ruda_runtime import Tensor, empty
 from ruda_runtime.conformance import check, numpy_dtype
 
-# Rows of x, out and in features.
-SHAPES = [(1, 1536, 576), (1, 4096, 4096), (32, 1536, 576), (512, 1536, 576), (512, 576, 1536)]
 SQUARE = 4096
+# Rows of x, out and in features: the layers of a 135M model, a larger one; decoding and training.
+SHAPES = [
+    *((1, *layer) for layer in ((1536, 576), (576, 1536), (576, 576), (192, 576))),
+    *((rows, SQUARE, SQUARE) for rows in (1, 4, 8)),
+    (32, 1536, 576),
+    (512, 1536, 576),
+    (512, 576, 1536),
+]
+HALF_SHAPES = [(1, 1536, 576), (1, SQUARE, SQUARE), (4, SQUARE, SQUARE), (512, 1536, 576)]
 Run = Callable[[], Any]
 
 
@@ -65,19 +74,21 @@ def peer_of(weight: np.ndarray) -> Peer | None:
     return Peer(weight) if importlib.util.find_spec("bitsandbytes") is not None else None
 
 
-def conversions(rows: Rows) -> None:
+def conversions(rows: Rows, bytes_copied: float) -> None:
     dense = weight_of(SQUARE, SQUARE)
     peer, weight, layout = peer_of(dense), Tensor.from_numpy(dense), Nf4Layout(SQUARE, SQUARE)
     packed, scales = nf4.quantize(weight)
     out, name, shape = empty((SQUARE, SQUARE)), peer.name if peer else "", f"{SQUARE}x{SQUARE}"
+    moved = dense.nbytes + packed.numpy().nbytes + scales.numpy().nbytes
+    limit = ("copy bandwidth", moved / bytes_copied)
     rows.add("nf4.quantize", shape, "float32", lambda: nf4.quantize(weight),
-             peer.quantize if peer else None, name)  # fmt: skip
+             peer.quantize if peer else None, name, limit)  # fmt: skip
     rows.add("nf4.dequantize", shape, "float32",
              lambda: nf4.dequantize(packed, scales, None, layout, out=out),
-             peer.dequantize if peer else None, name)  # fmt: skip
+             peer.dequantize if peer else None, name, limit)  # fmt: skip
 
 
-def products(rows: Rows, dtype: str, m: int, n: int, k: int) -> None:
+def products(rows: Rows, dtype: str, m: int, n: int, k: int, best: tuple[float, float]) -> None:
     dense = weight_of(n, k)
     peer, layout = peer_of(dense), Nf4Layout(n, k)
     parts = (*nf4.quantize(Tensor.from_numpy(dense)), None, layout)
@@ -91,18 +102,23 @@ def products(rows: Rows, dtype: str, m: int, n: int, k: int) -> None:
     check(nf4.input_grad(upper, *parts, out=dx).numpy(), reference.input_grad(grad, exact), dtype,
           name=shape)  # fmt: skip
     name = peer.name if peer else ""
+    limit = ("numpy 2048^3", 2.0 * m * n * k / best[0])
+    if m <= 4:
+        read = parts[0].numpy().nbytes + parts[1].numpy().nbytes
+        limit = ("copy bandwidth", read / best[1])
     rows.add("nf4.matmul", shape, dtype, lambda: nf4.matmul(given, *parts, out=y),
-             peer.forward(x, dtype) if peer else None, name)  # fmt: skip
+             peer.forward(x, dtype) if peer else None, name, limit)  # fmt: skip
     rows.add("nf4.input_grad", shape, dtype, lambda: nf4.input_grad(upper, *parts, out=dx),
-             peer.input_grad(x, grad, dtype) if peer else None, name)  # fmt: skip
+             peer.input_grad(x, grad, dtype) if peer else None, name, limit)  # fmt: skip
 
 
 def main() -> None:
     rows = Rows(parser(__doc__).parse_args())
-    conversions(rows)
-    for dtype in ("float32", "bfloat16"):
-        for m, n, k in SHAPES:
-            products(rows, dtype, m, n, k)
+    best = limits()
+    conversions(rows, best[1])
+    for dtype, shapes in (("float32", SHAPES), ("bfloat16", HALF_SHAPES)):
+        for m, n, k in shapes:
+            products(rows, dtype, m, n, k, best)
     rows.finish()
 
 
