@@ -19,14 +19,23 @@ CHECKS = ["test_schema", "test_faketensor", "test_aot_dispatch_static", "test_ao
 DIFFERENTIABLE = [
     "rms_norm",
     "rms_norm_with_stats",
+    "layer_norm",
+    "layer_norm_with_stats",
     "silu_mul",
+    "rotary",
     "nf4_linear",
+    "nf4_lora_linear",
     "linear_cross_entropy",
 ]
 OTHERS = [
     "rms_norm_backward",
+    "layer_norm_backward",
     "silu_mul_backward",
+    "rotary_backward",
     "nf4_linear_input_grad",
+    "lora_low",
+    "nf4_lora_linear_from_low",
+    "nf4_lora_linear_backward",
     "linear_cross_entropy_with_gradients",
     "adamw_step_",
     "unscale_gradients_",
@@ -44,6 +53,10 @@ def nf4() -> tuple[Tensor, ...]:
     packed = torch.randint(0, 256, (48 * 64 // 2,), dtype=torch.uint8, generator=generator)
     scales, codebook = torch.rand(48, generator=generator), torch.linspace(-1, 1, 16)
     return tuple(tensor.to("ruda") for tensor in (packed, scales, codebook))
+
+
+def tables() -> tuple[Tensor, Tensor]:
+    return f32(1, 5, 8, seed=7).detach(), f32(1, 5, 8, seed=8).detach()
 
 
 def target() -> Tensor:
@@ -66,13 +79,43 @@ def calls() -> dict[str, tuple[str, tuple]]:
             (frozen, x.detach(), weight.detach(), rstd(), [True, True]),
         ),
         "rms_norm_backward_x": ("rms_norm_backward", (frozen, frozen, None, rstd(), [True, False])),
+        "layer_norm": ("layer_norm", (x, weight, f32(64, seed=4), 1e-5)),
+        "layer_norm_plain": ("layer_norm", (frozen, None, None, 1e-5)),
+        "layer_norm_with_stats": ("layer_norm_with_stats", (x, weight, None, 1e-5)),
+        "layer_norm_backward": (
+            "layer_norm_backward",
+            (frozen, frozen, rstd(), rstd(), weight.detach(), weight.detach(), [True, True, True]),
+        ),
+        "layer_norm_backward_x": (
+            "layer_norm_backward",
+            (frozen, frozen, rstd(), rstd(), None, None, [True, False, False]),
+        ),
         "silu_mul": ("silu_mul", (x, f32(5, 64, seed=3))),
         "silu_mul_frozen_up": ("silu_mul", (x, frozen)),
         "silu_mul_backward": ("silu_mul_backward", (frozen, frozen, frozen, [False, True])),
+        "rotary": ("rotary", (f32(2, 5, 3, 8), *tables())),
+        "rotary_of_a_slice": ("rotary", (f32(2, 3, 5, 20).transpose(1, 2)[..., 4:12], *tables())),
+        "rotary_backward": ("rotary_backward", (f32(2, 5, 3, 8).detach(), *tables())),
         "nf4_linear": ("nf4_linear", (x, *nf4(), bias.detach()[:0].new_zeros(48), 48, 64, 64, 16)),
         "nf4_linear_input_grad": (
             "nf4_linear_input_grad",
             (f32(5, 48).detach(), *nf4(), 48, 64, 64, 16),
+        ),
+        "nf4_lora_linear": (
+            "nf4_lora_linear",
+            (x, *nf4(), None, f32(4, 64), f32(48, 4), 0.5, *(48, 64, 64, 16)),
+        ),
+        "lora_low": ("lora_low", (frozen, f32(4, 64).detach(), 0.5)),
+        "nf4_lora_linear_from_low": (
+            "nf4_lora_linear_from_low",
+            (frozen, f32(5, 4).detach(), *nf4(), None, f32(48, 4).detach(), 48, 64, 64, 16),
+        ),
+        "nf4_lora_linear_backward": (
+            "nf4_lora_linear_backward",
+            (
+                *(f32(5, 48).detach(), frozen, f32(5, 4).detach(), *nf4(), f32(4, 64).detach()),
+                *(f32(48, 4).detach(), 0.5, 48, 64, 64, 16, [True, False, True]),
+            ),
         ),
         "linear_cross_entropy": ("linear_cross_entropy", (x, head, bias, target(), 2, -100)),
         "linear_cross_entropy_frozen_head": (
@@ -152,7 +195,7 @@ def test_create_graph_is_refused(name: str) -> None:
     operator, arguments = calls()[name]
     result = getattr(OPS, operator)(*arguments)
     first = result[0] if isinstance(result, tuple) else result
-    shown = "rms_norm" if name == "rms_norm_with_stats" else name
+    shown = name.removesuffix("_with_stats")
     with pytest.raises(NotImplementedError, match=rf"\[{shown}\] backward got create_graph=True"):
         torch.autograd.grad(first.sum(), arguments[0], create_graph=True)
 

@@ -14,14 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..lora.fused import gated_down, project, remember_norm
 from .attention import ATTENTION_NAME, ruda_attention_forward
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis; float32 inside, x's dtype outside."""
     if x.device.type == "ruda":
-        if weight.dtype not in (torch.float32, x.dtype):
-            weight = weight.to(torch.float32)
         return torch.ops.ruda.rms_norm(x.contiguous(), weight, eps)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
@@ -35,13 +34,15 @@ def silu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return F.silu(gate) * up
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding of x [B, T, heads, D] in the half-split layout.
-
-    cos, signed_sin: [B or 1, T, 1, D]; the sine's first half carries the minus sign of the
-    rotation, so that the partner of each value is a plain roll by D / 2.
-    """
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), signed_sin)
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of x [B, T, heads, D] in the half-split layout; cos, sin: [B or 1, T, D]."""
+    if x.device.type == "ruda":
+        return torch.ops.ruda.rotary(x, cos, sin)
+    cos, sin = cos.to(x.dtype).unsqueeze(2), sin.to(x.dtype).unsqueeze(2)
+    half = x.shape[-1] // 2
+    # a roll by half brings each value's partner; the first half carries the rotation's minus sign
+    signed_sin = torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
+    return torch.addcmul(x * cos, x.roll(half, dims=-1), signed_sin)
 
 
 class _Replacement(nn.Module):
@@ -83,7 +84,12 @@ class FusedRMSNorm(_Replacement):
         weight = self.weight
         if self.offset:
             weight = weight.to(torch.promote_types(weight.dtype, torch.float32)) + self.offset
-        return rms_norm(hidden_states, weight, self.epsilon)
+        if weight.dtype not in (torch.float32, hidden_states.dtype):
+            weight = weight.to(torch.float32)
+        result = rms_norm(hidden_states, weight, self.epsilon)
+        if result.requires_grad and result.device.type == "ruda":
+            remember_norm(result, hidden_states, weight, self.epsilon)
+        return result
 
     def extra_repr(self) -> str:
         return f"{tuple(self.weight.shape)}, eps={self.epsilon}, offset={self.offset:g}"
@@ -97,7 +103,9 @@ class FusedMLP(_Replacement):
     down_proj: nn.Module
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(silu_mul(self.gate_proj(x), self.up_proj(x)))
+        gate, up = project(x, (self.gate_proj, self.up_proj))
+        result = gated_down(gate, up, self.down_proj)
+        return self.down_proj(silu_mul(gate, up)) if result is None else result
 
 
 class FusedAttention(_Replacement):
@@ -132,17 +140,13 @@ class FusedAttention(_Replacement):
     ) -> tuple[torch.Tensor, None]:
         batch, length = hidden_states.shape[:-1]
         heads = (batch, length, -1, self.head_dim)
-        query = self.q_proj(hidden_states).view(heads)
-        key = self.k_proj(hidden_states).view(heads)
-        value = self.v_proj(hidden_states).view(heads).transpose(1, 2)
+        projections = (self.q_proj, self.k_proj, self.v_proj)
+        query, key, value = (part.view(heads) for part in project(hidden_states, projections))
         if "q_norm" in self._modules:
             query, key = self.q_norm(query), self.k_norm(key)
-        # under autocast the projections are narrower than the position embeddings
-        cos, sin = (part.to(query.dtype).unsqueeze(2) for part in position_embeddings)
-        half = self.head_dim // 2
-        signed_sin = torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
-        query = rotate(query, cos, signed_sin).transpose(1, 2)
-        key = rotate(key, cos, signed_sin).transpose(1, 2)
+        cos, sin = position_embeddings
+        query, key = rotate(query, cos, sin).transpose(1, 2), rotate(key, cos, sin).transpose(1, 2)
+        value = value.transpose(1, 2)
         cache = past_key_values if cache is None else cache
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)

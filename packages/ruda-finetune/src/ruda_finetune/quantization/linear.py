@@ -129,6 +129,15 @@ class NF4Linear(nn.Module):
             dtype,
         )
 
+    def frozen(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What the operators of `torch.ops.ruda` take as the weight: packed, scales, codebook."""
+        buffers: Any = self._buffers  # an attribute of a module costs a microsecond
+        return buffers["packed"], buffers["scales"], buffers["codebook"]
+
+    def sizes(self) -> tuple[int, int, int, int]:
+        """How it is stored: out_features, in_features, block_size, tile_rows."""
+        return self.out_features, self.in_features, self.block_size, self.tile_rows
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., in_features] -> [..., out_features] in x's dtype."""
         if x.shape[-1:] != (self.in_features,):
