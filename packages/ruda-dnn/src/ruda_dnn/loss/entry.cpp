@@ -14,7 +14,7 @@ namespace ruda {
 namespace {
 
 constexpr const char* operation = "linear_cross_entropy";
-constexpr int64_t logits_budget = int64_t{64} << 20;  // bytes of one chunk's logits by default
+constexpr int64_t logits_budget = int64_t{32} << 20;  // bytes of one chunk's logits by default
 constexpr int64_t tile_budget = int64_t{8} << 20;     // bytes of one widened tile of the head
 
 /* A float32 matrix on the stack that a ruda_view can point into. */
@@ -151,15 +151,23 @@ void zero(const ruda_view* view) {
   if (view != nullptr) std::memset(view->data, 0, static_cast<size_t>(byte_count(*view)));
 }
 
+/* Rows of logits at a time: as asked, or equal parts within the budget. A short last part would read
+ * the whole head for a few rows. */
+int64_t chunk_rows(int64_t valid, int64_t classes, int64_t asked) {
+  if (asked != 0) return std::min(valid, asked);
+  const int64_t row_bytes = classes * static_cast<int64_t>(sizeof(float));
+  const int64_t fitting = std::max<int64_t>(1, logits_budget / row_bytes);
+  const int64_t parts = (valid + fitting - 1) / fitting;
+  return (valid + parts - 1) / parts;
+}
+
 int32_t run(const linear_cross_entropy_args& args, const std::vector<int64_t>& index,
             const ruda_kernel* gemm, double* loss, ruda_error* error) {
   const int64_t width = args.hidden->sizes[1], classes = args.head->sizes[0];
   const int64_t valid = static_cast<int64_t>(index.size());
   const bool gradient =
       args.dhidden != nullptr || args.dhead != nullptr || args.dbias != nullptr;
-  const int64_t fitting = logits_budget / (classes * static_cast<int64_t>(sizeof(float)));
-  const int64_t chunk = std::min(valid, args.token_chunk != 0 ? args.token_chunk
-                                                              : std::max<int64_t>(1, fitting));
+  const int64_t chunk = chunk_rows(valid, classes, args.token_chunk);
   float_head head(*args.head);
   scratch<float> hidden(chunk * width), logits(chunk * classes), dhidden, bias;
   if (args.dhidden != nullptr) dhidden = scratch<float>(chunk * width);
