@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +24,37 @@ OPERATORS = [
     ("ruda-blas/bench/gemm.py", "--ledger"),
     ("ruda-blas/bench/nf4.py", "--ledger"),
     ("ruda-torch/bench/training_operators.py",),
+    ("ruda-torch/bench/attention.py",),
 ]
+Found = dict[str, Any]
 QUANTIZED_PEER = "peft+bitsandbytes"
 PEERS = (QUANTIZED_PEER, "peft")  # the second with a dense base: it computes another loss
-STEP_CASES = [(256, False), (256, True)]
 ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """Settings of `train_step.py` that one process can take together."""
+
+    lengths: tuple[int, ...]
+    checkpointing: bool = False
+    dtype: str = "float32"
+    extra: tuple[str, ...] = ()
+
+    def options(self) -> list[str]:
+        lengths = [str(length) for length in self.lengths]
+        flags = ["--checkpointing"] if self.checkpointing else []
+        return ["--tokens", *lengths, "--dtype", self.dtype, *flags, *self.extra]
+
+    def shape(self, tokens: int) -> str:
+        return f"batch 1, {tokens} tokens" + (", checkpointing" if self.checkpointing else "")
+
+
+STEP_CASES = [Case((256, 512)), Case((256,), checkpointing=True)]
+HALF = Case((256,), dtype="bfloat16")
+# the peers' bfloat16 step takes 20 to 30 times as long on a CPU: one is enough
+HALF_PEER = Case((256,), dtype="bfloat16", extra=("--steps", "1", "--warm-up", "0"))
+TRIMMING = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
 
 
 def operators() -> None:
@@ -34,32 +62,54 @@ def operators() -> None:
         subprocess.run([sys.executable, str(PACKAGES / script), *options], check=True)
 
 
-def one_process(tool: str, tokens: int, checkpointing: bool) -> dict[str, Any]:
+def one_process(tool: str, case: Case, environment: dict[str, str] | None = None) -> list[Found]:
+    """The results of one process, in the order of the case's lengths."""
     script = PACKAGES / "ruda-finetune" / "bench" / "train_step.py"
-    command = [sys.executable, str(script), "--tool", tool, "--tokens", str(tokens)]
-    if checkpointing:
-        command.append("--checkpointing")
-    done = subprocess.run(command, capture_output=True, text=True)
+    command = [sys.executable, str(script), "--tool", tool, *case.options()]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **(environment or {})}
+    )
     if done.returncode:
         raise SystemExit(f"{tool}: {done.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 def steps() -> None:
-    """The tools take turns, one process each; medians over the rounds."""
-    for tokens, checkpointing in STEP_CASES:
-        rounds: dict[str, list[dict[str, Any]]] = {tool: [] for tool in ("ruda", *PEERS)}
+    """The tools take turns, one process each; medians over the rounds. About 15 minutes."""
+    plain: list[list[Found]] = []
+    for case in STEP_CASES:
+        rounds: dict[str, list[list[Found]]] = {tool: [] for tool in ("ruda", *PEERS)}
         for _ in range(ROUNDS):
             for tool, found in rounds.items():
-                found.append(one_process(tool, tokens, checkpointing))
-        shape = f"batch 1, {tokens} tokens" + (", checkpointing" if checkpointing else "")
-        check_losses(rounds["ruda"][0], rounds[QUANTIZED_PEER][0])
-        for peer in PEERS:
-            append_rows(shape, peer, rounds["ruda"], rounds[peer])
+                found.append(one_process(tool, case))
+        check_losses(rounds["ruda"][0][0], rounds[QUANTIZED_PEER][0][0])
+        for index, tokens in enumerate(case.lengths):
+            for peer in PEERS:
+                append_rows(
+                    case.shape(tokens),
+                    peer,
+                    [found[index] for found in rounds["ruda"]],
+                    [found[index] for found in rounds[peer]],
+                    memory=index == 0,  # later lengths share the process's peak
+                )
+        plain = plain or rounds["ruda"]
+        trimmed = one_process(QUANTIZED_PEER, case, TRIMMING)[0]
+        print(f"{case.shape(256)}: {QUANTIZED_PEER} with glibc trimming takes "
+              f"{trimmed['peak_bytes'] / 2**20:.0f} MiB, {trimmed['step_ms']:.0f} ms")  # fmt: skip
+    half_steps([found[0] for found in plain])
 
 
-def check_losses(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+def half_steps(wide: list[Found]) -> None:
+    """bfloat16 beside our own float32 step of the same rounds, and beside the peer once."""
+    half = [one_process("ruda", HALF)[0] for _ in range(ROUNDS)]
+    peer = one_process(QUANTIZED_PEER, HALF_PEER)[0]
+    shape = HALF.shape(256)
+    append_row("step_ms", shape, "bfloat16, NF4 base", half, "ruda float32", wide)
+    append_row("kept_bytes", shape, "bfloat16, NF4 base", half, "ruda float32", wide)
+    append_row("step_ms", shape, "bfloat16, NF4 base", half[:1], QUANTIZED_PEER, [peer])
+
+
+def check_losses(ours: Found, theirs: Found) -> None:
     """Refuse to compare runs that compute different things."""
     first, other = ours["losses"][0], theirs["losses"][0]
     if abs(first - other) > 1e-3 * other:
@@ -67,33 +117,45 @@ def check_losses(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
 
 
 def append_rows(
-    shape: str, peer: str, ours: list[dict[str, Any]], theirs: list[dict[str, Any]]
+    shape: str, peer: str, ours: list[Found], theirs: list[Found], memory: bool
 ) -> None:
-    packages = ledger.versions("torch", "transformers", "peft", "bitsandbytes", "ruda-finetune")
     base = "float32, NF4 base" if peer == QUANTIZED_PEER else "float32, NF4 base; peer dense"
-    for field, operation, unit, scale in (
-        ("step_ms", "SmolLM2-135M LoRA step", "ms", 1.0),
-        ("peak_bytes", "SmolLM2-135M LoRA memory", "MiB", 2.0**20),
-    ):
-        mine = [found[field] / scale for found in ours]
-        other = [found[field] / scale for found in theirs]
-        share, limit = 0.0, ""
-        if field == "step_ms":
-            limit = "true FLOPs / float32 GEMM rate of the process"
-            share = statistics.median(found["flop_share"] for found in ours)
-        ledger.append(
-            operation,
-            shape,
-            base,
-            statistics.median(mine),
-            statistics.median(other),
-            unit,
-            peer,
-            packages,
-            statistics.median(a / b for a, b in zip(mine, other)),
-            limit,
-            share,
-        )
+    for field in ("step_ms", "peak_bytes", "kept_bytes"):
+        if field in ours[0] and (memory or field != "peak_bytes"):
+            append_row(field, shape, base, ours, peer, theirs)
+
+
+# what a field of a result is called in the ledger, its unit, and the unit's size
+FIELDS = {
+    "step_ms": ("SmolLM2-135M LoRA step", "ms", 1.0),
+    "peak_bytes": ("SmolLM2-135M LoRA memory", "MiB", 2.0**20),
+    "kept_bytes": ("SmolLM2-135M LoRA activations", "MiB", 2.0**20),
+}
+
+
+def append_row(
+    field: str, shape: str, dtype: str, ours: list[Found], peer: str, theirs: list[Found]
+) -> None:
+    operation, unit, scale = FIELDS[field]
+    mine = [found[field] / scale for found in ours]
+    other = [found[field] / scale for found in theirs]
+    share, limit = 0.0, ""
+    if field == "step_ms":
+        limit = "true FLOPs / float32 GEMM rate of the process"
+        share = statistics.median(found["flop_share"] for found in ours)
+    ledger.append(
+        operation,
+        shape,
+        dtype,
+        statistics.median(mine),
+        statistics.median(other),
+        unit,
+        peer,
+        ledger.versions("torch", "transformers", "peft", "bitsandbytes", "ruda-finetune"),
+        statistics.median(a / b for a, b in zip(mine, other)),
+        limit,
+        share,
+    )
 
 
 PARTS = {"operators": operators, "steps": steps}
