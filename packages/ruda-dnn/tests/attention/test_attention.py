@@ -205,7 +205,7 @@ def test_keys_that_are_not_seen_may_hold_anything(value: float, q_length: int) -
     dirty = [array.copy() for array in arrays]
     for array in dirty[1:3]:
         array[:, [3, 40, 129]] = value
-        array[:, : 130 - q_length - 90] = value  # before every window
+        array[:, : max(0, 130 - q_length - 90)] = value  # before every window
     results = []
     for given in (mask, np.where(mask, 0.0, -np.inf)):
         for source in (arrays, dirty):

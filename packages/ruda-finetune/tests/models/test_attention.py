@@ -74,6 +74,41 @@ def test_window_without_mask(device, q, kv, window):
     check(output, reference(query, key, value, (distance >= 0) & (distance < window), 0.3))
 
 
+def test_window_needs_no_mask_on_ruda(monkeypatch):
+    """A long window run never holds [Q, KV]: the operator takes the window itself."""
+    pytest.importorskip("ruda_torch")
+    from ruda_finetune.models import attention
+
+    def refused(*arguments):
+        raise AssertionError("a mask was made")
+
+    monkeypatch.setattr(attention, "_window_mask", refused)
+    query, key, value = inputs(torch.device("ruda:0"), q=200, kv=300)
+    output, _ = ruda_attention_forward(
+        Owner(), query, key, value, None, scaling=0.3, sliding_window=17, is_causal=True
+    )
+    assert output.shape == (2, 200, 4, 8)
+
+
+@pytest.mark.parametrize("padded", [0, 3, 40])
+def test_causal_mask_with_left_padding(device, padded):
+    """The mask that transformers makes for padded batches, forward and backward."""
+    query, key, value = (part.requires_grad_() for part in inputs(device, q=130, kv=130))
+    visible = torch.ones(130, 130).tril().bool()
+    visible[:, :padded] = False
+    visible.fill_diagonal_(True)  # padding sees itself: the reference has no gradient for empty rows
+    mask = visible[None, None].expand(2, 1, 130, 130).contiguous().to(device)
+    output, _ = ruda_attention_forward(Owner(), query, key, value, mask, scaling=0.3)
+    wide = [part.detach().cpu().double().requires_grad_() for part in (query, key, value)]
+    wanted = reference(*wide, visible, 0.3)
+    check(output.detach(), wanted.detach())
+    grad = torch.randn(output.shape, generator=torch.Generator().manual_seed(3))
+    found = torch.autograd.grad(output, (query, key, value), grad.to(device))
+    for ours, right in zip(found, torch.autograd.grad(wanted, wide, grad.double()), strict=True):
+        error = (ours.cpu().double() - right).abs().max()
+        assert error <= 2e-5 * right.abs().max()
+
+
 @pytest.mark.parametrize("additive", [False, True])
 def test_rows_that_see_nothing_are_finite(device, additive):
     query, key, value = inputs(device)

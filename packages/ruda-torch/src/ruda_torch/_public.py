@@ -25,13 +25,23 @@ from .device_module import (
     stream,
     synchronize,
 )
-from .training import AdamW, RMSNorm, linear_cross_entropy, nf4_linear, rms_norm, silu_mul
+from .training import (
+    AdamW,
+    RMSNorm,
+    attention,
+    linear_cross_entropy,
+    nf4_linear,
+    rms_norm,
+    silu_mul,
+    varlen_attention,
+)
 
 __all__ = [
     "AdamW",
     "Event",
     "RMSNorm",
     "Stream",
+    "attention",
     "current_device",
     "current_stream",
     "default_stream",
@@ -55,4 +65,5 @@ __all__ = [
     "silu_mul",
     "stream",
     "synchronize",
+    "varlen_attention",
 ]

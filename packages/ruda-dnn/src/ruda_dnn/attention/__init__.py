@@ -1,4 +1,4 @@
-"""Attention in flash form, dense and packed, forward and backward. See README.md for the meaning."""
+"""Attention in flash form, dense and packed, forward and backward. README.md has the meaning."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def attention(
 ) -> Tensor:
     """``softmax(scale * q @ k.T + mask) @ v`` for every head, without forming the scores.
 
-    Query i stands at the key p = i (``align="top_left"``) or p = i + Tk - Tq (``"bottom_right"``, so
-    that the last query stands at the last key, as cached decoding wants it), and sees the keys
+    Query i stands at the key p = i (``align="top_left"``) or p = i + Tk - Tq (``"bottom_right"``,
+    where the last query stands at the last key, as cached decoding wants it), and sees the keys
     ``p - window[0] .. p + window[1]``. A query that sees no key gives zeros. Keys that are not seen
     count for nothing, even where they hold NaN.
 
@@ -122,7 +122,7 @@ def attention_with_stats(
 ) -> tuple[Tensor, Tensor]:
     """:func:`attention` for training: ``(out, lse)``.
 
-    lse, float32 ``[B, H, Tq]``, is the log of the sum of exponentials; -inf for a query without keys.
+    lse, float32 ``[B, H, Tq]``, is the log of the sum of exponentials; -inf where no key is seen.
 
     Raises:
         AttentionError: as :func:`attention`.

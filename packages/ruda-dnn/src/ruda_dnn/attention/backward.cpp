@@ -186,6 +186,13 @@ class backward_pass {
       const auto* first = values + sequence_.batch * mask.batch + head * mask.head +
                           query * mask.query + key * mask.key;
       const auto blind = [&](int64_t row) {
+        if constexpr (sizeof(*first) == 1) {
+          if (mask.key == 1 && keys == 16) {
+            uint64_t words[2];
+            std::memcpy(words, first + row * mask.query, sizeof(words));
+            return (words[0] | words[1]) == 0;
+          }
+        }
         for (int64_t i = 0; i < keys; ++i) {
           const auto value = first[row * mask.query + i * mask.key];
           if constexpr (sizeof(value) == 1) {

@@ -43,7 +43,7 @@ def _weights(
         weights = np.where(seen, np.exp(scores - peak), 0.0)
         total = weights.sum(axis=1, keepdims=True)
         lse = np.where(total[:, 0] == 0, -np.inf, peak[:, 0] + np.log(total[:, 0]))
-        return np.where(total == 0, 0.0, weights / np.where(total == 0, 1.0, total)), lse
+        return np.where(seen, weights / np.where(total == 0, 1.0, total), 0.0), lse
 
 
 def _sum(weights: Array, seen: Bools, values: Array) -> Array:

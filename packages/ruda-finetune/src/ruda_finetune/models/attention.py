@@ -15,6 +15,7 @@ from torch import nn
 from ..errors import FinetuneError
 
 ATTENTION_NAME = "ruda"
+_NATIVE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def _window_mask(q_length: int, kv_length: int, window: int, device: torch.device) -> torch.Tensor:
@@ -22,6 +23,24 @@ def _window_mask(q_length: int, kv_length: int, window: int, device: torch.devic
     query = torch.arange(q_length, device=device)[:, None] + (kv_length - q_length)
     key = torch.arange(kv_length, device=device)[None, :]
     return ((key <= query) & (key > query - window))[None, None]
+
+
+def _native_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    causal: bool,
+    window: int | None,
+    scale: float | None,
+) -> torch.Tensor:
+    """ruda's operator: a window without a mask, and a bool mask as it is."""
+    # with a window, the queries are the last ones; without, both alignments mean the same
+    left, right = (window - 1, 0) if window is not None else (-1, 0 if causal else -1)
+    out: torch.Tensor = torch.ops.ruda.attention(
+        query, key, value, mask, None, None, scale, left, right, True
+    )
+    return out
 
 
 def ruda_attention_forward(
@@ -36,7 +55,7 @@ def ruda_attention_forward(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention for transformers' AttentionInterface, through scaled_dot_product_attention.
+    """Attention for transformers' AttentionInterface: ruda's own, elsewhere PyTorch's.
 
     query: [B, H, Q, D]; key, value: [B, G, KV, D], H a multiple of G. Keys and values are not
         repeated for the grouped heads.
@@ -64,13 +83,19 @@ def ruda_attention_forward(
     if causal and kv_length > q_length:
         key, value = key[:, :, :q_length], value[:, :, :q_length]
         kv_length = q_length
+    window = None
     if (
         attention_mask is None
         and sliding_window is not None
         and is_causal
         and kv_length > sliding_window
     ):
-        attention_mask = _window_mask(q_length, kv_length, sliding_window, query.device)
+        window = sliding_window
+    if query.device.type == "ruda" and query.dtype in _NATIVE_DTYPES and dropout == 0.0:
+        output = _native_attention(query, key, value, attention_mask, causal, window, scaling)
+        return output.transpose(1, 2).contiguous(), None
+    if window is not None:
+        attention_mask = _window_mask(q_length, kv_length, window, query.device)
         causal = False
     output = F.scaled_dot_product_attention(
         query,
