@@ -30,6 +30,7 @@ def answer(
     quantize: Literal["nf4", "none"],
     dtype: str,
     device: str,
+    cache: bool,
 ) -> None:
     """Print one answer a prompt, in order; notes and progress go to standard error."""
     notes = Console(stderr=True, highlight=False)
@@ -39,7 +40,7 @@ def answer(
         chats += read_prompts(input, system)
     if not chats:
         raise DataError("[generate] nothing to answer: give --prompt TEXT or --input FILE")
-    loaded = open_model(model, quantize, dtype, device)
+    loaded = open_model(model, quantize, dtype, device, cache=cache)
     if adapter is not None:
         load_adapter(loaded.model, adapter)
     with answering(notes, "answering", len(chats)) as progress:

@@ -39,6 +39,9 @@ def _main(
 
 
 Model = Annotated[Path | None, typer.Option(help="A .gguf file or a Hugging Face model directory.")]
+Cache = Annotated[
+    bool, typer.Option("--cache/--no-cache", help="Keep packed weights for the next run.")
+]
 Template = Annotated[
     str | None,
     typer.Option(
@@ -107,6 +110,10 @@ def train(
         str | None, typer.Option(help="auto (default), float32, bfloat16 or float16.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="Default ruda:0.")] = None,
+    cache: Annotated[
+        bool | None,
+        typer.Option("--cache/--no-cache", help="Keep packed weights for the next run (default)."),
+    ] = None,
     checkpointing: Annotated[
         bool | None,
         typer.Option(
@@ -152,6 +159,7 @@ def evaluate(
     quantize: Annotated[str, typer.Option(help="nf4 or none.")] = "nf4",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: str = "ruda:0",
+    cache: Cache = True,
     output: Annotated[
         Path | None, typer.Option(help="Write the answers here as JSON lines.")
     ] = None,
@@ -161,7 +169,7 @@ def evaluate(
 
     run_evaluation(
         model, data, adapter, template or "auto", limit, batch_size, max_new_tokens,
-        _choice("quantize", quantize, "nf4", "none"), dtype, device, output,
+        _choice("quantize", quantize, "nf4", "none"), dtype, device, cache, output,
     )  # fmt: skip
 
 
@@ -189,6 +197,7 @@ def generate(
     quantize: Annotated[str, typer.Option(help="nf4 or none.")] = "nf4",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: str = "ruda:0",
+    cache: Cache = True,
 ) -> None:
     """Answer prompts with a model (and an adapter); answers go to standard output."""
     from ruda_finetune.cli.answer import answer
@@ -196,8 +205,52 @@ def generate(
     answer(
         model, prompt or [], input, adapter, system, template or "auto", max_new_tokens,
         temperature, top_p, seed, batch_size, _choice("quantize", quantize, "nf4", "none"), dtype,
-        device,
+        device, cache,
     )  # fmt: skip
+
+
+@app.command()
+def profile(
+    model: Annotated[Path, typer.Argument(help="A .gguf file or a model directory.")],
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens in the step's one row.")] = 256,
+    rank: Annotated[int, typer.Option(min=1, help="LoRA rank.")] = 16,
+    checkpointing: Annotated[
+        bool, typer.Option("--checkpointing", help="Recompute activations in backward.")
+    ] = False,
+    quantize: Annotated[str, typer.Option(help="nf4 or none.")] = "nf4",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: str = "ruda:0",
+    cache: Cache = True,
+    format: Annotated[str, typer.Option(help="table or json.")] = "table",
+) -> None:
+    """Train a few steps on random tokens and show where their time goes."""
+    chosen = _choice("format", format, "table", "json")
+    weights = _choice("quantize", quantize, "nf4", "none")
+    from ruda_finetune.cli.profile import profile_command
+
+    profile_command(
+        model, tokens, rank, checkpointing, weights, dtype, device, cache, chosen
+    )  # fmt: skip
+
+
+cache_app = typer.Typer(help="Packed weights that are kept between runs.", no_args_is_help=True)
+app.add_typer(cache_app, name="cache")
+
+
+@cache_app.command("list")
+def list_cache() -> None:
+    """Show what the cache holds and where it is."""
+    from ruda_finetune.cli.cached import list_cache as run_list
+
+    run_list()
+
+
+@cache_app.command("clear")
+def clear_cache() -> None:
+    """Remove everything from the cache."""
+    from ruda_finetune.cli.cached import clear_cache as run_clear
+
+    run_clear()
 
 
 def _choice(option: str, value: str, *allowed: str) -> Any:

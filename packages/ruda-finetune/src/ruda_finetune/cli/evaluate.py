@@ -28,6 +28,7 @@ def evaluate(
     quantize: Literal["nf4", "none"],
     dtype: str,
     device: str,
+    cache: bool,
     output: Path | None,
 ) -> None:
     """Print the loss over the assistant's tokens and the share of exact answers."""
@@ -39,7 +40,7 @@ def evaluate(
     if limit is not None:
         records = records[:limit]
     asked = questions(records, records.where, None)
-    loaded = open_model(model, quantize, dtype, device)
+    loaded = open_model(model, quantize, dtype, device, cache=cache)
     text = marked_template(template, loaded.tokenizer)
     dataset = SFTDataset(records, SFTCollator(loaded.tokenizer, chat_template=text))
     if adapter is not None:

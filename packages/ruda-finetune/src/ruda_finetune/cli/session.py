@@ -43,6 +43,8 @@ def open_model(
     device: str,
     target_modules: str | list[str] = "all-linear",
     block_size: int = 64,
+    cache: bool = True,
+    needs_tokenizer: bool = True,
 ) -> Loaded:
     """Load, quantise and fuse the model at `path`."""
     from ruda_finetune.errors import ModelFileError
@@ -58,8 +60,9 @@ def open_model(
         device=device,
         dtype=None if dtype == "auto" else DTYPES[dtype],
         block_size=block_size,
+        cache=cache,
     )
-    if source.tokenizer is None:
+    if needs_tokenizer and source.tokenizer is None:
         raise ModelFileError(f"[load_model] {path} has no tokenizer: nothing can be encoded")
     return Loaded(source, fuse_model(source.model))
 

@@ -58,6 +58,7 @@ class TrainSettings(BaseModel):
         "auto", description="Compute dtype; auto takes float32 on the host target."
     )
     device: str = "ruda:0"
+    cache: bool = Field(True, description="Keep packed weights in the cache's folder.")
     checkpointing: bool = Field(False, description="Recompute activations in backward.")
 
     max_length: int | None = Field(None, ge=2, description="Longest record in tokens.")

@@ -61,7 +61,7 @@ def train(settings: TrainSettings, resume: bool) -> None:
 
     loaded = open_model(
         settings.model, settings.quantize, settings.dtype, settings.device,
-        settings.target_modules(), settings.block_size,
+        settings.target_modules(), settings.block_size, settings.cache,
     )  # fmt: skip
     if settings.train_on_prompt:
         template = chat_template(settings.template, loaded.tokenizer)

@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 from .._version import __version__
-from .cache_files import WEIGHTS, entry_path, read_header, remove_stale, warn_once, write_file
+from ..cache_files import WEIGHTS, entry_path, read_header, remove_stale, warn_once, write_file
 
 _FORMAT = "ruda-nf4 1"
 _TYPES = {"U8": torch.uint8, "F32": torch.float32}

@@ -16,8 +16,8 @@ import os
 import time
 from pathlib import Path
 
+from ..cache_files import HASHES, entry_path, warn_once, write_file
 from ..errors import ModelFileError
-from .cache_files import HASHES, entry_path, warn_once, write_file
 
 _SETTLED_SECONDS = 2.0
 

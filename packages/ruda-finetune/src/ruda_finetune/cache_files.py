@@ -1,8 +1,8 @@
 """Where cached files live, and how they are written, listed and removed. Needs no torch.
 
     $RUDA_CACHE_DIR, else $XDG_CACHE_HOME/ruda, else ~/.cache/ruda
-        nf4/<key>.safetensors    packed weights of one model file, see cache.py
-        hashes/<key>.json        the SHA-256 of a file that has not changed since, see hashes.py
+        nf4/<key>.safetensors    packed weights of one model file, see loading/cache.py
+        hashes/<key>.json        the SHA-256 of an unchanged file, see loading/hashes.py
 
 Nothing in here may stop a run: what cannot be read is a miss, what cannot be written one warning.
 """
