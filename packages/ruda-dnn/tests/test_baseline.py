@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent
-FAMILIES = ["attention", "normalization", "activation", "loss", "optim"]
+FAMILIES = ["attention", "normalization", "activation", "loss", "optim", "rotary", "softmax"]
 
 
 @pytest.mark.skipif(os.environ.get("RUDA_CPU") == "baseline", reason="this is that process")

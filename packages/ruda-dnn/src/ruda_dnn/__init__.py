@@ -37,15 +37,27 @@ from .errors import (  # noqa: E402
     LossError,
     NormalizationError,
     OptimizerError,
+    RotaryError,
+    SoftmaxError,
 )
 from .loss import LinearCrossEntropy, linear_cross_entropy  # noqa: E402
 from .normalization import (  # noqa: E402
+    layer_norm,
+    layer_norm_backward,
+    layer_norm_with_stats,
     rms_norm,
     rms_norm_backward,
     rms_norm_backward_select,
     rms_norm_with_stats,
 )
 from .optim import adamw_step, gradient_norm, unscale_gradients  # noqa: E402
+from .rotary import rotary, rotary_backward  # noqa: E402
+from .softmax import (  # noqa: E402
+    log_softmax,
+    log_softmax_backward,
+    softmax,
+    softmax_backward,
+)
 
 
 def get_include() -> str:
@@ -58,6 +70,9 @@ __all__ = [
     "get_include",
     # normalization
     "rms_norm", "rms_norm_with_stats", "rms_norm_backward", "rms_norm_backward_select",
+    "layer_norm", "layer_norm_with_stats", "layer_norm_backward",
+    # softmax
+    "softmax", "softmax_backward", "log_softmax", "log_softmax_backward",
     # attention
     "attention", "attention_with_stats", "attention_backward",
     "varlen_attention", "varlen_attention_with_stats", "varlen_attention_backward",
@@ -65,8 +80,11 @@ __all__ = [
     "silu_mul", "silu_mul_backward",
     # loss
     "LinearCrossEntropy", "linear_cross_entropy",
+    # rotary
+    "rotary", "rotary_backward",
     # optim
     "adamw_step", "unscale_gradients", "gradient_norm",
     # errors
-    "DnnError", "NormalizationError", "ActivationError", "AttentionError", "LossError", "OptimizerError",
+    "DnnError", "NormalizationError", "ActivationError", "AttentionError", "LossError",
+    "OptimizerError", "RotaryError", "SoftmaxError",
 ]  # fmt: skip

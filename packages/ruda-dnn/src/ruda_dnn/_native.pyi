@@ -16,6 +16,28 @@ def rms_norm_backward(
     dweight: Tensor | None,
     parts: int,
 ) -> None: ...
+def layer_norm_forward(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    y: Tensor,
+    mean: Tensor | None,
+    rstd: Tensor | None,
+    epsilon: float,
+) -> None: ...
+def layer_norm_backward(
+    x: Tensor,
+    weight: Tensor | None,
+    grad: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    dx: Tensor | None,
+    dweight: Tensor | None,
+    dbias: Tensor | None,
+    parts: int,
+) -> None: ...
+def softmax_forward(x: Tensor, y: Tensor, axis: int, logarithm: bool) -> None: ...
+def softmax_backward(grad: Tensor, y: Tensor, dx: Tensor, axis: int, logarithm: bool) -> None: ...
 def silu_mul_forward(gate: Tensor, up: Tensor, out: Tensor) -> None: ...
 def silu_mul_backward(
     gate: Tensor, up: Tensor, grad: Tensor, dgate: Tensor | None, dup: Tensor | None
@@ -33,6 +55,8 @@ def linear_cross_entropy(
     token_chunk: int,
     ignore_index: int,
 ) -> None: ...
+def rotary_forward(x: Tensor, cos: Tensor, sin: Tensor, y: Tensor) -> None: ...
+def rotary_backward(grad: Tensor, cos: Tensor, sin: Tensor, dx: Tensor) -> None: ...
 def adamw_step(
     parameters: Sequence[Tensor],
     gradients: Sequence[Tensor],

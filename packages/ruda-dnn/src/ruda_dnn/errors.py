@@ -45,6 +45,22 @@ class LossTypeError(LossError, RudaTypeError):
     """A wrong dtype given to a loss."""
 
 
+class RotaryError(DnnError):
+    """A wrong argument of the rotary position embedding."""
+
+
+class RotaryTypeError(RotaryError, RudaTypeError):
+    """A wrong dtype given to the rotary position embedding."""
+
+
+class SoftmaxError(DnnError):
+    """A wrong argument of a softmax."""
+
+
+class SoftmaxTypeError(SoftmaxError, RudaTypeError):
+    """A wrong dtype given to a softmax."""
+
+
 class OptimizerError(DnnError):
     """A wrong argument of an optimiser kernel."""
 

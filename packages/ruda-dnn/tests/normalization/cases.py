@@ -49,6 +49,19 @@ def one_huge_value(rng: np.random.Generator) -> Array:
     return x
 
 
+def constant_row(rng: np.random.Generator) -> Array:
+    x = rng.standard_normal((3, 40))
+    x[1] = 1234.0
+    return x
+
+
+def one_far_value(rng: np.random.Generator) -> Array:
+    """A first value far from the others: a shift by it would cost them their digits."""
+    x = rng.standard_normal((4, 2048))
+    x[:, 0] = 3e4
+    return x
+
+
 @dataclass(frozen=True)
 class Case:
     name: str
@@ -82,4 +95,15 @@ CASES = [
     Case("nan", with_value(np.nan), 1e-5, normal(19)),
     Case("infinity", with_value(np.inf), 1e-5, normal(19)),
     Case("no_rows", normal(0, 16), 1e-5, normal(16)),
+]
+
+# What LayerNorm has beyond RMSNorm's cases: the mean.
+LAYER_CASES = [
+    Case("seven", normal(3, 7, scale=3.0), 1e-5, normal(7)),
+    Case("nine", normal(3, 9), 1e-5, normal(9)),
+    Case("wide_2048", normal(3, 2048), 1e-5, normal(2048)),
+    Case("wide_4097", normal(3, 4097), 1e-5, normal(4097)),
+    Case("constant_row", constant_row, 1e-5, normal(40)),
+    Case("one_far_value", one_far_value, 1e-5, normal(2048)),
+    Case("far_from_zero", lambda rng: 100.0 + rng.standard_normal((5, 576)), 1e-5, normal(576)),
 ]

@@ -1,6 +1,7 @@
 /* "silu_mul.forward" and "silu_mul.backward": checks, choice and launch. */
 #include "entries.hpp"
 #include "host.hpp"
+#include "streaming.hpp"
 
 namespace ruda {
 namespace {
@@ -19,6 +20,7 @@ int32_t forward(const void* raw, ruda_error* error) {
     work.up = args.up->data;
     work.out = args.out->data;
     work.dtype = args.gate->dtype;
+    work.streamed = writes_past_caches(*args.out, grain);
     const auto run = RUDA_HOST(silu_mul_forward);
     parallel_for(0, element_count(*args.gate), grain,
                  [&](int64_t begin, int64_t end, int32_t) { run(work, begin, end); });

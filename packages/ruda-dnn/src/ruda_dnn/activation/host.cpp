@@ -1,34 +1,93 @@
 /* SiLU times a second operand on the host. */
 #include "host.hpp"
 
-#include <ruda/simd.hpp>
+#include <type_traits>
+
+#include <lanes.hpp>
 
 namespace ruda::RUDA_VARIANT {
 namespace {
 
-/* Calls fn(offset, load, store) for whole vectors and then for the tail. */
-template <class F>
-inline void for_vectors(int64_t begin, int64_t end, F&& fn) {
-  int64_t i = begin;
-  for (; i + lanes <= end; i += lanes) {
-    fn(i, [](auto* p) { return load(p); }, [](auto* p, vec v) { store(p, v); });
-  }
-  if (i < end) {
-    const int64_t rest = end - i;
-    fn(i, [rest](auto* p) { return load_tail(p, rest); },
-       [rest](auto* p, vec v) { store_tail(p, v, rest); });
-  }
+/* Vectors worked on side by side. The chain of one sigmoid is 70 cycles long and the scheduler holds
+ * two of them; written one step for four vectors at a time, their steps overlap. */
+constexpr int together = 4;
+
+/* s = 1 / (1 + e^-x), NaN where x is. Where e^-x would leave float32's range s is 0 or 1. */
+template <int count>
+inline void sigmoids(const vec (&x)[count], vec (&s)[count]) {
+  const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  vec shifted[count], r[count], p[count];
+  const auto each = [](auto&& step) {
+#pragma GCC unroll 4
+    for (int k = 0; k < count; ++k) step(k);
+  };
+  each([&](int k) { r[k] = lesser(splat(88.8f), greater(splat(-87.3f), -x[k])); });
+  each([&](int k) { shifted[k] = r[k] * 1.44269504088896341f + magic; });
+  each([&](int k) { r[k] = r[k] - (shifted[k] - magic) * 0.693359375f; });
+  each([&](int k) { r[k] = r[k] - (shifted[k] - magic) * -2.12194440e-4f; });
+  each([&](int k) { p[k] = r[k] * 1.9875691500e-4f + 1.3981999507e-3f; });
+  each([&](int k) { p[k] = p[k] * r[k] + 8.3334519073e-3f; });
+  each([&](int k) { p[k] = p[k] * r[k] + 4.1665795894e-2f; });
+  each([&](int k) { p[k] = p[k] * r[k] + 1.6666665459e-1f; });
+  each([&](int k) { p[k] = p[k] * r[k] + 5.0000001201e-1f; });
+  each([&](int k) { p[k] = p[k] * (r[k] * r[k]) + (r[k] + 1.0f); });
+  // 2^n for n of -126 to 127, infinity for 128: the integer is in the lowest bits of `shifted`.
+  each([&](int k) {
+    p[k] = p[k] * as_float((as_bits(shifted[k]) << 23) + 0x3f800000u) + 1.0f;
+  });
+  each([&](int k) { s[k] = 1.0f / p[k]; });
+}
+
+/* The lower half of every operand here was 0, so that of every NaN is: rounding cannot carry a NaN
+ * into infinity, which <ruda/simd.hpp> takes care of at the price of four more operations. */
+inline vec_bits rounded_bits(vec value) {
+  const vec_bits bits = as_bits(value);
+  return bits + (((bits >> 16) & 1u) + 0x7fffu);
 }
 
 template <class T>
+inline vec rounded_as(vec value, const T* type) { return round_to(value, type); }
+inline vec rounded_as(vec value, const bfloat16*) {
+  return as_float(rounded_bits(value) & 0xffff0000u);
+}
+
+template <class T, class Io>
+inline void finish(T* target, vec value, Io io) { io.out(target, value); }
+template <class Io>
+inline void finish(bfloat16* target, vec value, Io io) {
+  // Only the upper half is stored; truncating it again changes nothing.
+  io.out_upper(target, rounded_bits(value));
+}
+
+/* fn(i, io, number) for groups of `together` vectors, then for single ones and the tail. */
+template <bool streamed, class F>
+inline void for_groups(int64_t begin, int64_t end, F&& fn) {
+  int64_t i = begin;
+  for (; i + together * lanes <= end; i += together * lanes) {
+    fn(i, whole_lanes<streamed>{}, std::integral_constant<int, together>());
+  }
+  for_lanes<streamed>(i, end,
+                      [&](int64_t k, auto io) { fn(k, io, std::integral_constant<int, 1>()); });
+}
+
+template <class T, bool streamed>
 void forward(const silu_mul_range& args, int64_t begin, int64_t end) {
   const T* gate = static_cast<const T*>(args.gate);
   const T* up = static_cast<const T*>(args.up);
   T* out = static_cast<T*>(args.out);
-  for_vectors(begin, end, [=](int64_t i, auto get, auto put) {
-    const vec g = get(gate + i);
-    put(out + i, round_to(g * sigmoid(g), out) * get(up + i));
+  for_groups<streamed>(begin, end, [=](int64_t i, auto io, auto number) {
+    constexpr int count = number.value;
+    vec g[count], s[count];
+#pragma GCC unroll 4
+    for (int k = 0; k < count; ++k) g[k] = io.get(gate + i + k * lanes);
+    sigmoids(g, s);
+#pragma GCC unroll 4
+    for (int k = 0; k < count; ++k) {
+      const int64_t at = i + k * lanes;
+      finish(out + at, rounded_as(g[k] * s[k], out) * io.get(up + at), io);
+    }
   });
+  if constexpr (streamed) stream_end();
 }
 
 /* dup = grad * silu(gate) with the rounded SiLU of the forward pass;
@@ -40,14 +99,22 @@ void backward(const silu_mul_range& args, int64_t begin, int64_t end) {
   const T* grad = static_cast<const T*>(args.grad);
   T* dgate = static_cast<T*>(args.dgate);
   T* dup = static_cast<T*>(args.dup);
-  for_vectors(begin, end, [=](int64_t i, auto get, auto put) {
-    const vec g = get(gate + i);
-    const vec upper = get(grad + i);
-    const vec s = sigmoid(g);
-    if constexpr (want_gate) {
-      put(dgate + i, (upper * get(up + i)) * (s * (1.0f + g * (1.0f - s))));
+  for_groups<false>(begin, end, [=](int64_t i, auto io, auto number) {
+    constexpr int count = number.value;
+    vec g[count], s[count];
+#pragma GCC unroll 4
+    for (int k = 0; k < count; ++k) g[k] = io.get(gate + i + k * lanes);
+    sigmoids(g, s);
+#pragma GCC unroll 4
+    for (int k = 0; k < count; ++k) {
+      const int64_t at = i + k * lanes;
+      const vec upper = io.get(grad + at);
+      if constexpr (want_gate) {
+        const vec slope = s[k] * (1.0f + g[k] * (1.0f - s[k]));
+        finish(dgate + at, (upper * io.get(up + at)) * slope, io);
+      }
+      if constexpr (want_up) finish(dup + at, upper * rounded_as(g[k] * s[k], dup), io);
     }
-    if constexpr (want_up) put(dup + i, upper * round_to(g * s, dup));
   });
 }
 
@@ -55,7 +122,8 @@ void backward(const silu_mul_range& args, int64_t begin, int64_t end) {
 
 void silu_mul_forward(const silu_mul_range& args, int64_t begin, int64_t end) {
   with_storage(args.dtype, [&](auto type) {
-    forward<decltype(type)>(args, begin, end);
+    using T = decltype(type);
+    args.streamed ? forward<T, true>(args, begin, end) : forward<T, false>(args, begin, end);
   });
 }
 

@@ -16,6 +16,7 @@ struct silu_mul_range {
   void* dgate;       // backward, or null
   void* dup;         // backward, or null
   int32_t dtype;
+  bool streamed;     // out past the caches
 };
 
 RUDA_HOST_VARIANTS(

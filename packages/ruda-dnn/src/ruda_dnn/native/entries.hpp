@@ -38,6 +38,8 @@ inline int32_t check_like(const ruda_view* view, const ruda_view* model, const c
 int32_t register_normalization(ruda_error* error);
 int32_t register_activation(ruda_error* error);
 int32_t register_loss(ruda_error* error);
+int32_t register_rotary(ruda_error* error);
+int32_t register_softmax(ruda_error* error);
 int32_t register_optim(ruda_error* error);
 int32_t register_attention(ruda_error* error);
 

@@ -49,6 +49,55 @@ void rms_norm_backward(py::handle x, py::handle weight, py::handle grad, py::han
   launch("rms_norm.backward", ruda::rms_norm_backward_args_layout, &args, errors);
 }
 
+void layer_norm_forward(py::handle x, py::handle weight, py::handle bias, py::handle y,
+                        py::handle mean, py::handle rstd, double epsilon) {
+  static const error_classes errors = classes("Normalization");
+  const char* operation = "layer_norm";
+  const ruda::layer_norm_forward_args args{view_of(x, operation, "x", errors),
+                                           optional_view_of(weight, operation, "weight", errors),
+                                           optional_view_of(bias, operation, "bias", errors),
+                                           view_of(y, operation, "y", errors),
+                                           optional_view_of(mean, operation, "mean", errors),
+                                           optional_view_of(rstd, operation, "rstd", errors),
+                                           epsilon};
+  launch("layer_norm.forward", ruda::layer_norm_forward_args_layout, &args, errors);
+}
+
+void layer_norm_backward(py::handle x, py::handle weight, py::handle grad, py::handle mean,
+                         py::handle rstd, py::handle dx, py::handle dweight, py::handle dbias,
+                         int64_t parts) {
+  static const error_classes errors = classes("Normalization");
+  const char* operation = "layer_norm_backward";
+  const ruda::layer_norm_backward_args args{
+      view_of(x, operation, "x", errors),
+      optional_view_of(weight, operation, "weight", errors),
+      view_of(grad, operation, "grad", errors),
+      view_of(mean, operation, "mean", errors),
+      view_of(rstd, operation, "rstd", errors),
+      optional_view_of(dx, operation, "dx", errors),
+      optional_view_of(dweight, operation, "dweight", errors),
+      optional_view_of(dbias, operation, "dbias", errors),
+      parts};
+  launch("layer_norm.backward", ruda::layer_norm_backward_args_layout, &args, errors);
+}
+
+void softmax_forward(py::handle x, py::handle y, int64_t axis, bool logarithm) {
+  static const error_classes errors = classes("Softmax");
+  const char* operation = logarithm ? "log_softmax" : "softmax";
+  const ruda::softmax_forward_args args{view_of(x, operation, "x", errors),
+                                        view_of(y, operation, "y", errors), axis, logarithm};
+  launch("softmax.forward", ruda::softmax_forward_args_layout, &args, errors);
+}
+
+void softmax_backward(py::handle grad, py::handle y, py::handle dx, int64_t axis, bool logarithm) {
+  static const error_classes errors = classes("Softmax");
+  const char* operation = logarithm ? "log_softmax_backward" : "softmax_backward";
+  const ruda::softmax_backward_args args{view_of(grad, operation, "grad", errors),
+                                         view_of(y, operation, "y", errors),
+                                         view_of(dx, operation, "dx", errors), axis, logarithm};
+  launch("softmax.backward", ruda::softmax_backward_args_layout, &args, errors);
+}
+
 void silu_mul_forward(py::handle gate, py::handle up, py::handle out) {
   static const error_classes errors = classes("Activation");
   const char* operation = "silu_mul";
@@ -88,6 +137,24 @@ void linear_cross_entropy(py::handle hidden, py::handle head, py::handle bias, p
       token_chunk,
       ignore_index};
   launch("linear_cross_entropy.forward", ruda::linear_cross_entropy_args_layout, &args, errors);
+}
+
+void rotary(const char* kernel, const char* operation, const char* name, py::handle x,
+            py::handle cos, py::handle sin, py::handle y) {
+  static const error_classes errors = classes("Rotary");
+  const ruda::rotary_args args{view_of(x, operation, name, errors),
+                               view_of(cos, operation, "cos", errors),
+                               view_of(sin, operation, "sin", errors),
+                               view_of(y, operation, "y", errors)};
+  launch(kernel, ruda::rotary_args_layout, &args, errors);
+}
+
+void rotary_forward(py::handle x, py::handle cos, py::handle sin, py::handle y) {
+  rotary("rotary.forward", "rotary", "x", x, cos, sin, y);
+}
+
+void rotary_backward(py::handle grad, py::handle cos, py::handle sin, py::handle dx) {
+  rotary("rotary.backward", "rotary_backward", "grad", grad, cos, sin, dx);
 }
 
 using views = std::vector<const ruda_view*>;
@@ -205,6 +272,8 @@ void register_all() {
   ruda::python::check(ruda::register_normalization(&error), error);
   ruda::python::check(ruda::register_activation(&error), error);
   ruda::python::check(ruda::register_loss(&error), error);
+  ruda::python::check(ruda::register_rotary(&error), error);
+  ruda::python::check(ruda::register_softmax(&error), error);
   ruda::python::check(ruda::register_optim(&error), error);
   ruda::python::check(ruda::register_attention(&error), error);
 }
@@ -216,9 +285,15 @@ PYBIND11_MODULE(_native, module) {
   register_all();
   module.def("rms_norm_forward", &rms_norm_forward);
   module.def("rms_norm_backward", &rms_norm_backward);
+  module.def("layer_norm_forward", &layer_norm_forward);
+  module.def("layer_norm_backward", &layer_norm_backward);
+  module.def("softmax_forward", &softmax_forward);
+  module.def("softmax_backward", &softmax_backward);
   module.def("silu_mul_forward", &silu_mul_forward);
   module.def("silu_mul_backward", &silu_mul_backward);
   module.def("linear_cross_entropy", &linear_cross_entropy);
+  module.def("rotary_forward", &rotary_forward);
+  module.def("rotary_backward", &rotary_backward);
   module.def("adamw_step", &adamw_step);
   module.def("unscale_gradients", &unscale);
   module.def("gradient_norm", &norm);
