@@ -27,11 +27,14 @@ from .device_module import (
 )
 from .training import (
     AdamW,
+    LayerNorm,
     RMSNorm,
     attention,
+    layer_norm,
     linear_cross_entropy,
     nf4_linear,
     rms_norm,
+    rotary,
     silu_mul,
     varlen_attention,
 )
@@ -39,6 +42,7 @@ from .training import (
 __all__ = [
     "AdamW",
     "Event",
+    "LayerNorm",
     "RMSNorm",
     "Stream",
     "attention",
@@ -49,6 +53,7 @@ __all__ = [
     "empty_cache",
     "execution_stats",
     "is_available",
+    "layer_norm",
     "linear_cross_entropy",
     "max_memory_allocated",
     "max_memory_reserved",
@@ -61,6 +66,7 @@ __all__ = [
     "record_stream",
     "reset_peak_memory_stats",
     "rms_norm",
+    "rotary",
     "set_stream",
     "silu_mul",
     "stream",

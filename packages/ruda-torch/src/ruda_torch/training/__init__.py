@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from .adamw import AdamW
 from .attention import attention, varlen_attention
-from .functional import linear_cross_entropy, nf4_linear, rms_norm, silu_mul
-from .modules import RMSNorm
+from .functional import (
+    layer_norm,
+    linear_cross_entropy,
+    nf4_linear,
+    rms_norm,
+    rotary,
+    silu_mul,
+)
+from .modules import LayerNorm, RMSNorm
 
 __all__ = [
     "AdamW",
+    "LayerNorm",
     "RMSNorm",
     "attention",
+    "layer_norm",
     "linear_cross_entropy",
     "nf4_linear",
     "rms_norm",
+    "rotary",
     "silu_mul",
     "varlen_attention",
 ]

@@ -40,6 +40,27 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = None) 
     return torch.ops.ruda.rms_norm(x, weight, eps)
 
 
+def layer_norm(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """``(x - mean) / sqrt(variance + eps) * weight + bias`` over the last axis, rounded once.
+
+    Args:
+        x: ``[..., H]`` on ruda, float32, float16 or bfloat16.
+        weight, bias: ``[H]``, float32 or x's dtype, or None.
+        eps: positive.
+
+    Returns:
+        ``[..., H]`` in x's dtype. Under autocast x keeps its dtype.
+
+    Raises:
+        ValueError: a wrong shape or eps.
+        TypeError: a wrong dtype or device.
+    """
+    _check_device("layer_norm", "x", x)
+    return torch.ops.ruda.layer_norm(x, weight, bias, eps)
+
+
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
     """``silu(gate) * up``; SiLU is rounded to the dtype before the product.
 
@@ -53,6 +74,26 @@ def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
     """
     _check_device("silu_mul", "gate", gate)
     return torch.ops.ruda.silu_mul(gate, up)
+
+
+def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding: ``x * cos + rotate_half(x) * sin``, rotate_half((a, b)) = (-b, a).
+
+    Args:
+        x: ``[B, T, H, D]`` on ruda, float32, float16 or bfloat16. Any strides; read in place while
+            the last one is 1. Under autocast x keeps its dtype.
+        cos, sin: ``[B or 1, T, R]``, both float32 or both x's dtype; constants. R is even and at
+            most D, the features from R on are copied. Their halves need not be equal.
+
+    Returns:
+        ``[B, T, H, D]``, contiguous, in x's dtype; float32 arithmetic, rounded once.
+
+    Raises:
+        ValueError: a wrong shape. TypeError: a wrong dtype or device. NotImplementedError: cos or
+            sin requires a gradient.
+    """
+    _check_device("rotary", "x", x)
+    return torch.ops.ruda.rotary(x, cos, sin)
 
 
 def nf4_linear(
@@ -111,7 +152,7 @@ def linear_cross_entropy(
         head: ``[V, H]``.
         target: int64, shape of hidden without the last axis; ``ignore_index`` or in ``0..V-1``.
         bias: ``[V]`` or None.
-        token_chunk: tokens at a time; None: as many as fit 64 MiB of float32 logits.
+        token_chunk: tokens at a time; None: the fewest equal parts under 32 MiB of float32 logits.
 
     Returns:
         ``loss_sum`` (float32, no dimensions) and ``count``, the number of valid tokens (int64, no
