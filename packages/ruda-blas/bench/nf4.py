@@ -16,21 +16,29 @@ from typing import Any
 import numpy as np
 from measure import Rows, limits, parser
 
-from ruda_blas import nf4
+from ruda_blas import gemm, nf4
 from ruda_blas.nf4 import Nf4Layout, reference
 from ruda_runtime import Tensor, empty
 from ruda_runtime.conformance import check, numpy_dtype
 
 SQUARE = 4096
 # Rows of x, out and in features: the layers of a 135M model, a larger one; decoding and training.
+LAYERS = [(1536, 576), (576, 1536), (576, 576), (192, 576)]
 SHAPES = [
-    *((1, *layer) for layer in ((1536, 576), (576, 1536), (576, 576), (192, 576))),
+    *((1, *layer) for layer in LAYERS),
     *((rows, SQUARE, SQUARE) for rows in (1, 4, 8)),
     (32, 1536, 576),
+    *((256, *layer) for layer in LAYERS),
     (512, 1536, 576),
     (512, 576, 1536),
+    (512, SQUARE, SQUARE),
 ]
-HALF_SHAPES = [(1, 1536, 576), (1, SQUARE, SQUARE), (4, SQUARE, SQUARE), (512, 1536, 576)]
+HALF_SHAPES = [
+    (1, 1536, 576),
+    *((rows, SQUARE, SQUARE) for rows in (1, 4)),
+    (256, 1536, 576),
+    (512, 1536, 576),
+]
 Run = Callable[[], Any]
 
 
@@ -110,6 +118,20 @@ def products(rows: Rows, dtype: str, m: int, n: int, k: int, best: tuple[float, 
              peer.forward(x, dtype) if peer else None, name, limit)  # fmt: skip
     rows.add("nf4.input_grad", shape, dtype, lambda: nf4.input_grad(upper, *parts, out=dx),
              peer.input_grad(x, grad, dtype) if peer else None, name, limit)  # fmt: skip
+    if m >= 256 and dtype == "float32":
+        beside_dense(rows, dense, parts, given, upper, shape)
+
+
+def beside_dense(
+    rows: Rows, dense: np.ndarray, parts: Any, x: Tensor, grad: Tensor, shape: str
+) -> None:
+    """The same products beside our own of the dense float32 weight."""
+    weight, name = Tensor.from_numpy(dense), "gemm.matmul"
+    y, dx = empty((x.shape[0], dense.shape[0])), empty((x.shape[0], dense.shape[1]))
+    rows.add("nf4.matmul", shape, "float32", lambda: nf4.matmul(x, *parts, out=y),
+             lambda: gemm.matmul(x, weight.permute((1, 0)), y), name)  # fmt: skip
+    rows.add("nf4.input_grad", shape, "float32", lambda: nf4.input_grad(grad, *parts, out=dx),
+             lambda: gemm.matmul(grad, weight, dx), name)  # fmt: skip
 
 
 def main() -> None:
