@@ -3,6 +3,7 @@
 python bench/run.py             # everything
 python bench/run.py operators   # kernels, one process a script
 python bench/run.py steps       # whole training steps and memory, one process a tool
+python bench/run.py start       # from process start to the first step, one process a run
 """
 
 from __future__ import annotations
@@ -158,7 +159,21 @@ def append_row(
     )
 
 
-PARTS = {"operators": operators, "steps": steps}
+def start() -> None:
+    """From process start to the first finished step; there is no peer, so no ratio."""
+    script = PACKAGES / "ruda-finetune" / "bench" / "start.py"
+    done = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit("start: the measurement failed")
+    packages = ledger.versions("torch", "transformers", "ruda-finetune")
+    for kind, phases in json.loads(done.stdout.splitlines()[-1]).items():
+        for name, seconds in phases.items():
+            if name != "cached":
+                row = (f"start: {name}", f"SmolLM2-135M, {kind}", "float32, NF4 base")
+                ledger.append(*row, seconds, 0.0, "s", "", packages)
+
+
+PARTS = {"operators": operators, "steps": steps, "start": start}
 
 
 def main() -> None:
