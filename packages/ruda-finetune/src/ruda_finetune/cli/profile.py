@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
@@ -83,13 +84,13 @@ def profile_command(
     quantize: Literal["nf4", "none"],
     dtype: str,
     device: str,
-    cache: bool,
+    use_cache: bool,
     output_format: Literal["table", "json"],
 ) -> None:
     """Load the model, train a few steps on random tokens, and print where the time went."""
     notes = Console(stderr=True, highlight=False)
     show_warnings(notes)
-    loaded = open_model(model, quantize, dtype, device, cache=cache, needs_tokenizer=False)
+    loaded = open_model(model, quantize, dtype, device, cache=use_cache, needs_tokenizer=False)
     source = loaded.source
     longest = getattr(source.config.get_text_config(), "max_position_embeddings", None)
     if longest is not None and tokens > longest:
@@ -172,6 +173,7 @@ def gemm_rate(device: torch.device) -> float:
     return 2 * 512 * 2048 * 2048 / best
 
 
+@cache
 def group_of(name: str) -> str | None:
     """The group of an operator; None for what has none of its own."""
     for group, pattern in GROUPS:
