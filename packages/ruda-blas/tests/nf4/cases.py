@@ -90,7 +90,8 @@ class Product:
 PRODUCTS = [
     # The shapes of a small model, one row to many, and the edges of the path for few rows.
     *(Product(m, Weight(192, 576), bias=m % 2 == 1) for m in (1, 2, 3, 4, 5, 67)),
-    *(Product(m, Weight(64, 64), bias=m == 7) for m in (1, 6, 7, 8, 9)),
+    *(Product(m, Weight(64, 64), bias=m == 7) for m in (1, 6, 7, 8, 9, 16, 17)),
+    Product(13, Weight(128, 192), bias=True, rank=4, x_layout="strided"),
     # A few rows: blocks that straddle rows, several chunks a block, pieces of long rows.
     *(Product(m, Weight(37, 192, block)) for m in (1, 3, 8) for block in (128, 320, 4096)),
     *(Product(m, Weight(19, 4352)) for m in (1, 2, 5)),

@@ -7,8 +7,8 @@
 namespace ruda::blas {
 namespace {
 
-/* Weights that one part of a loop decodes at least: some ten microseconds. */
-constexpr int64_t part_values = 131072;
+/* Weights that one part of a loop decodes at least: a few microseconds. */
+constexpr int64_t part_values = 32768;
 
 /* sums[m * ld + j] += update_x[m, :] . update_w[:, begin + j] for j below `count`, at most 512. */
 void add_update(const nf4_problem& p, int64_t begin, int64_t count, float* sums, int64_t ld) {
@@ -76,15 +76,20 @@ void run_backward(const nf4_problem& p) {
 }  // namespace
 
 bool nf4_run_few_rows(const nf4_problem& p, bool forward) {
-  if (p.rows > nf4_few_rows || p.from == 0) return false;
+  // Twice as many rows as the kernels take are still faster in two halves than through panels.
+  if (p.rows > 2 * nf4_few_rows || p.from == 0) return false;
   if (p.weight.cols % nf4_chunk != 0 || p.weight.block_size % nf4_chunk != 0) return false;
-  if (!forward) {
-    run_backward(p);
-    return true;
-  }
+  const int64_t rows = p.rows > nf4_few_rows ? (p.rows + 1) / 2 : p.rows;
   // A float32 copy of the few rows must fit the scratch that even one thread has.
-  if (p.rows * p.from > p.budget) return false;
-  run_forward(p);
+  if (forward && rows * p.from > p.budget) return false;
+  for (int64_t row = 0; row < p.rows; row += rows) {
+    nf4_problem part = p;
+    part.rows = std::min(rows, p.rows - row);
+    part.x = p.x.at(row, 0);
+    part.y = p.y.at(row, 0);
+    if (p.rank > 0) part.update_x = p.update_x.at(row, 0);
+    forward ? run_forward(part) : run_backward(part);
+  }
   return true;
 }
 
