@@ -2,6 +2,8 @@
 
     python packages/ruda-runtime/bench/overhead.py [--json]
 
+What asynchronous dispatch adds is measured in a process of its own, with RUDA_ASYNC=1.
+
 The loops are C++ (overhead.cpp, compiled here against the installed headers). Peers: glibc's malloc
 and OpenMP, measured alternately in the same process. Times are medians in microseconds.
 """
@@ -15,6 +17,7 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +43,8 @@ def build(folder: Path) -> ctypes.CDLL:
         check=True,
     )  # fmt: skip
     loaded = ctypes.CDLL(str(library))
-    for name in ("pool", "malloc", "launch", "parallel_for", "openmp"):
+    names = ("pool", "malloc", "launch", "handoff", "queued_launch", "parallel_for", "openmp")
+    for name in names:
         getattr(loaded, f"bench_{name}").restype = ctypes.c_double
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
@@ -66,15 +70,47 @@ def paired(
     )
 
 
+def ledger_row(
+    operation: str, shape: str, name: str, result: tuple[float, float, float]
+) -> dict[str, object]:
+    """One row: `result` is ours, the peer's and the ratio."""
+    ours, peer, ratio = result
+    return {"operation": operation, "shape": shape, "dtype": "", "ours": ours, "peer": peer,
+            "unit": "us", "peer_name": name, "ratio": ratio}  # fmt: skip
+
+
+def measure_queued() -> list[dict[str, object]]:
+    """The rows of asynchronous dispatch; this process has RUDA_ASYNC=1."""
+    count = ctypes.c_int64
+    with tempfile.TemporaryDirectory() as folder:
+        library = build(Path(folder))
+        return [
+            ledger_row("runtime.hand-off and back", "spinning worker", "", paired(
+                lambda: library.bench_handoff(count(5_000), count(0)), None)),
+            ledger_row("runtime.hand-off and back", "sleeping worker", "", paired(
+                lambda: library.bench_handoff(count(50), count(1_000)), None)),
+            ledger_row("runtime.queued launch", "10 views, busy stream", "", paired(
+                lambda: library.bench_queued_launch(count(1_000)), None)),
+        ]  # fmt: skip
+
+
+def queued_rows() -> list[dict[str, object]]:
+    """The same from a process of its own: a process dispatches in one way."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--queued"],
+        env={**os.environ, "RUDA_ASYNC": "1"}, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    rows: list[dict[str, object]] = json.loads(done.stdout)
+    return rows
+
+
 def measure() -> list[dict[str, object]]:
     """Rows for the ledger: operation, shape, ours, peer, unit, peer_name, ratio."""
     count = ctypes.c_int64
     rows: list[dict[str, object]] = []
 
     def row(operation: str, shape: str, name: str, result: tuple[float, float, float]) -> None:
-        ours, peer, ratio = result
-        rows.append({"operation": operation, "shape": shape, "dtype": "", "ours": ours,
-                     "peer": peer, "unit": "us", "peer_name": name, "ratio": ratio})  # fmt: skip
+        rows.append(ledger_row(operation, shape, name, result))
 
     with tempfile.TemporaryDirectory() as folder:
         library = build(Path(folder))
@@ -96,14 +132,16 @@ def measure() -> list[dict[str, object]]:
             lambda: library.bench_parallel_for(count(2_000), count(parts)),
             lambda: library.bench_openmp(count(2_000), count(parts)),
         ))  # fmt: skip
-    return rows
+    return rows + queued_rows()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time ruda-runtime's fixed costs.")
     parser.add_argument("--json", action="store_true", help="one JSON array, for the ledger")
-    as_json = parser.parse_args().json
-    rows = measure()
+    parser.add_argument("--queued", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    as_json = arguments.json or arguments.queued
+    rows = measure_queued() if arguments.queued else measure()
     if as_json:
         print(json.dumps(rows))
         return

@@ -3,6 +3,9 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -222,5 +225,113 @@ int32_t probe_launch(const char* name, uint64_t flip, const ruda_view* x, void* 
   const probe_double_args args{x};
   return ruda::api()->launch(kernel, &args, stream, error);
 }
+
+// A slow kernel: sleeps, then x += addend, after checking its arguments as every kernel does.
+RUDA_ARGUMENTS(probe_slow_args, const ruda_view* x; int64_t milliseconds; double addend;)
+
+static int32_t slow_entry(const void* raw, ruda_error* error) {
+  const auto& args = *static_cast<const probe_slow_args*>(raw);
+  std::this_thread::sleep_for(std::chrono::milliseconds(args.milliseconds));
+  RUDA_TRY(ruda::check_host(args.x, "probe.slow", "x", error));
+  RUDA_TRY(ruda::check_dtype(args.x, {RUDA_FLOAT32}, "probe.slow", "x", error));
+  RUDA_TRY(ruda::check_contiguous(args.x, "probe.slow", "x", error));
+  auto* values = ruda::data<float>(*args.x);
+  for (int64_t i = 0; i < ruda::element_count(*args.x); ++i)
+    values[i] += static_cast<float>(args.addend);
+  return RUDA_OK;
+}
+
+// Adds a list of views into one and gives the sum and the number of its elements to host memory.
+RUDA_ARGUMENTS(probe_list_args, const ruda_view* target; const ruda_view* const* parts;
+               const double* weights; int64_t weights_count; int64_t tensors; double* sum;
+               int32_t shifts[2];)
+
+static int32_t list_entry(const void* raw, ruda_error*) {
+  const auto& args = *static_cast<const probe_list_args*>(raw);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  auto* values = ruda::data<float>(*args.target);
+  const int64_t count = ruda::element_count(*args.target);
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t k = 0; k < args.tensors; ++k)
+      if (args.parts[k] != nullptr)
+        values[i] += static_cast<float>(args.weights[k] * ruda::data<float>(*args.parts[k])[i]);
+    values[i] += static_cast<float>(args.shifts[0] * 100 + args.shifts[1] * 1000);
+    sum += values[i];
+  }
+  if (args.sum != nullptr) *args.sum = sum;
+  return RUDA_OK;
+}
+
+int32_t probe_register_slow(ruda_error* error) {
+  RUDA_TRY(ruda::register_kernel("probe.slow", "probe", probe_slow_args_layout, slow_entry, error));
+  return ruda::register_kernel("probe.list", "probe", probe_list_args_layout, list_entry, error);
+}
+
+// The view is this function's own copy: it is gone when the call returns.
+int32_t probe_slow(const ruda_view* x, int64_t milliseconds, double addend, ruda_error* error) {
+  int64_t sizes[8], strides[8];
+  std::copy_n(x->sizes, x->ndim, sizes);
+  std::copy_n(x->strides, x->ndim, strides);
+  ruda_view passing = *x;
+  passing.sizes = sizes;
+  passing.strides = strides;
+  const probe_slow_args args{&passing, milliseconds, addend};
+  const int32_t status =
+      ruda::api()->launch(ruda::api()->find_kernel("probe.slow"), &args, nullptr, error);
+  passing.data = nullptr;
+  sizes[0] = -1;
+  return status;
+}
+
+// target += weights[k] * parts[k]; `parts` has absent entries and everything is scribbled over before
+// the call returns. `sum` may be null.
+int32_t probe_list(const ruda_view* target, const ruda_view* part, double* sum, ruda_error* error) {
+  ruda_view passing = *part;
+  const ruda_view* parts[3] = {&passing, nullptr, &passing};
+  double weights[3] = {1.0, 7.0, 2.0};
+  probe_list_args args{target, parts, weights, 3, 3, sum, {1, 2}};
+  const int32_t status =
+      ruda::api()->launch(ruda::api()->find_kernel("probe.list"), &args, nullptr, error);
+  passing.data = nullptr;
+  parts[0] = parts[2] = nullptr;
+  weights[0] = weights[2] = -1e9;
+  args = {};
+  return status;
+}
+
+// What a launch costs its caller while the stream is busy: the longest of `launches`, in microseconds.
+double probe_longest_launch(const ruda_view* x, int64_t launches, ruda_error* error) {
+  double longest = 0;
+  for (int64_t i = 0; i < launches; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    if (probe_slow(x, 0, 1.0, error) != RUDA_OK) return -1;
+    const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - start;
+    longest = std::max(longest, spent.count());
+  }
+  return longest;
+}
+
+// Register a kernel without a description of its arguments.
+int32_t probe_register_undescribed(ruda_error* error) {
+  const ruda_kernel kernel{"probe.undescribed", "probe", 1, slow_entry, nullptr};
+  return ruda::api()->register_kernel(&kernel, error);
+}
+
+static std::atomic<int32_t> team_threads{3};
+static std::atomic<int64_t> team_loops{0};
+
+// Another library's team: serial here, but counted.
+int32_t probe_install_team(int32_t on, ruda_error* error) {
+  static constexpr ruda_team team{
+      [](int32_t members, void (*body)(void* state, int32_t member), void* state) {
+        ++team_loops;
+        for (int32_t member = 0; member < members; ++member) body(state, member);
+      },
+      [] { return team_threads.load(); }, [](int32_t count) { team_threads = count; }};
+  return ruda::api()->set_team(on != 0 ? &team : nullptr, error);
+}
+int64_t probe_team_loops() { return team_loops; }
+void probe_resize_team(int32_t count) { team_threads = count; }
 
 }  // extern "C"

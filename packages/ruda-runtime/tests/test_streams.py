@@ -171,25 +171,6 @@ def test_a_closed_event_can_be_recorded_again() -> None:
     assert not event.closed and event.query() and other.elapsed_time(event) >= 0
 
 
-def test_asynchronous_dispatch_is_refused(python_output: Callable[..., str]) -> None:
-    code = """
-import ruda_runtime as rr
-t = rr.empty(3)          # no submission
-for use in (rr.Stream, rr.synchronize, rr.default_stream().synchronize, rr.Event().record):
-    try:
-        use()
-    except NotImplementedError as error:
-        assert isinstance(error, rr.UnsupportedError), error
-        assert "RUDA_ASYNC=1" in str(error) and "not built for the host target" in str(error)
-    else:
-        raise AssertionError(use)
-print("ok")
-"""
-    assert python_output(code, RUDA_ASYNC="1", RUDA_TARGET="host") == "ok"
-    assert python_output("import ruda_runtime as rr; print(rr.Stream().id)", RUDA_ASYNC="0",
-                         RUDA_TARGET="host") == "1"  # fmt: skip
-
-
 def test_the_pool_size_is_a_setting(python_output: Callable[..., str]) -> None:
     code = """
 import ruda_runtime as rr

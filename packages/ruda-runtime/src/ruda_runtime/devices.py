@@ -101,13 +101,9 @@ def device_of(value: Device | str | None = None) -> Device:
 
 
 def synchronize() -> None:
-    """Wait until all work on all streams is done. On the host it already is.
-
-    Raises:
-        UnsupportedError: RUDA_ASYNC=1, which the host target does not have.
-    """
+    """Wait until all work on all streams is done; raises the error of work that failed."""
     _target()
-    _native.check_submission("synchronize")
+    _native.synchronize(-1)
 
 
 def _target() -> str:

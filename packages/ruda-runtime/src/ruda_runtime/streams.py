@@ -1,15 +1,18 @@
 """Streams and events.
 
-On the host target dispatch is synchronous: the work of a call is done when the call returns. The
-rules of use are those of an asynchronous device all the same, so that programs carry over.
-Asynchronous dispatch (``RUDA_ASYNC=1``) does not exist on the host target and is refused at the
-first submission.
+Dispatch is synchronous by default: the work of a call is done when the call returns. With
+``RUDA_ASYNC=1`` a stream is a queue with a worker thread, and a call returns when its work is
+queued. The rules of use are the same. The setting is read at the import and settled by the first
+submission.
+
+An error in queued work is raised once, with the kernel's name, by what next waits for that work on
+the host: ``synchronize()`` of the stream, of an event behind it or of the device, or reading a
+tensor.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +34,6 @@ class Stream:
     Raises:
         RudaValueError: another priority.
         RudaRuntimeError: the pool has no stream left.
-        UnsupportedError: RUDA_ASYNC=1, which the host target does not have.
     """
 
     def __init__(self, priority: int = 0) -> None:
@@ -68,12 +70,12 @@ class Stream:
     def query(self) -> bool:
         """Whether all work of the stream is done; never waits."""
         self._check_open("query")
-        return True
+        return _native.query_stream(self._id)
 
     def synchronize(self) -> None:
-        """Wait until all work of the stream is done."""
+        """Wait until all work of the stream is done; raises the error of work that failed."""
         self._check_open("synchronize")
-        _native.check_submission("Stream.synchronize")
+        _native.synchronize(self._id)
 
     def record_event(self, event: Event | None = None) -> Event:
         """Record ``event`` (or a new one) at the end of the work submitted so far; returns it."""
@@ -91,6 +93,7 @@ class Stream:
         if not isinstance(event, Event):
             raise RudaTypeError(f"[wait_event] event: got {type(event).__name__}, wanted an Event")
         event._check_recorded("wait_event")
+        event._native.wait(self._id)
 
     def wait_stream(self, other: Stream) -> None:
         """Later work of this stream begins after all work submitted to ``other`` so far."""
@@ -98,9 +101,13 @@ class Stream:
         if not isinstance(other, Stream):
             raise RudaTypeError(f"[wait_stream] other: got {type(other).__name__}, wanted a Stream")
         other._check_open("wait_stream")
+        _native.wait_stream(self._id, other._id)
 
     def close(self) -> None:
         """Give the stream's place in the pool back. Closing twice is allowed.
+
+        Queued work is still done; ``ruda_runtime.synchronize()`` waits for it and raises its
+        errors.
 
         Raises:
             RudaRuntimeError: it is the default stream, or the calling thread's current stream.
@@ -139,7 +146,7 @@ class Event:
 
     def __init__(self, enable_timing: bool = False) -> None:
         self._enable_timing = bool(enable_timing)
-        self._time: int | None = None
+        self._native = _native.Event(self._enable_timing)
         self._stream_id: int | None = None
         self._closed = False
 
@@ -162,19 +169,22 @@ class Event:
         if not isinstance(target, Stream):
             raise RudaTypeError(f"[record] stream: got {type(target).__name__}, wanted a Stream")
         target._check_open("record")
-        _native.check_submission("Event.record")
-        self._time = time.perf_counter_ns()
+        self._native.record(target.id)
         self._stream_id = target.id
         self._closed = False
 
     def query(self) -> bool:
         """Whether the work before the event is done; never waits. True before the first record."""
         self._check_open("query")
-        return True
+        return self._native.query()
 
     def synchronize(self) -> None:
-        """Wait until the work before the event is done; returns at once before the first record."""
+        """Wait until the work before the event is done; raises the error of work that failed.
+
+        Returns at once before the first record.
+        """
         self._check_open("synchronize")
+        self._native.synchronize()
 
     def wait(self, stream: Stream | None = None) -> None:
         """The same as ``stream.wait_event(self)``; default: the current stream."""
@@ -185,7 +195,7 @@ class Event:
 
         Raises:
             RudaRuntimeError: one of the two was made without ``enable_timing=True``, was never
-                recorded, or is closed.
+                recorded, is closed, or is not done.
         """
         if not isinstance(end, Event):
             raise RudaTypeError(f"[elapsed_time] end: got {type(end).__name__}, wanted an Event")
@@ -196,14 +206,13 @@ class Event:
                     "enable_timing=True"
                 )
             event._check_recorded("elapsed_time")
-        assert self._time is not None and end._time is not None
-        return (end._time - self._time) / 1e6
+        return self._native.elapsed(end._native)
 
     def close(self) -> None:
         """Release the event; only ``record`` may follow. Closing twice is allowed."""
         self._closed = True
-        self._time = None
         self._stream_id = None
+        self._native = _native.Event(self._enable_timing)
 
     def _check_open(self, operation: str) -> None:
         if self._closed:
@@ -213,7 +222,7 @@ class Event:
 
     def _check_recorded(self, operation: str) -> None:
         self._check_open(operation)
-        if self._time is None:
+        if self._stream_id is None:
             raise RudaRuntimeError(
                 f"[{operation}] the event was never recorded: call record() first"
             )
@@ -221,7 +230,7 @@ class Event:
     def __repr__(self) -> str:
         if self._closed:
             state = "closed"
-        elif self._time is None:
+        elif self._stream_id is None:
             state = "not recorded"
         else:
             state = f"recorded on stream {self._stream_id}"

@@ -11,11 +11,13 @@
 
 #include <ruda/entry.hpp>
 
+#include "deferred.hpp"
 #include "environment.hpp"
 #include "kernels.hpp"
 #include "large_pool.hpp"
 #include "mapping.hpp"
 #include "small_pool.hpp"
+#include "streams.hpp"
 
 namespace ruda::native {
 namespace {
@@ -28,6 +30,7 @@ struct allocator_state {
   mapping source;
   small_pool small{source};
   large_pool large{source};
+  deferred_blocks deferred;  // used by asynchronous dispatch only
   int64_t allocated = 0;
   int64_t peak_allocated = 0;
   int64_t count = 0;
@@ -37,6 +40,46 @@ struct allocator_state {
   void* take(size_t bytes) {
     return bytes <= small_pool::max_bytes ? small.allocate(bytes)
                                           : large.allocate(bytes, running_kernel());
+  }
+  size_t usable(const void* pointer) const {
+    return small.covers(pointer) ? small.usable_size(pointer) : large.usable_size(pointer);
+  }
+  size_t give_back(void* pointer) {
+    return small.covers(pointer) ? small.release(pointer) : large.release(pointer);
+  }
+  // The bytes that a live block was asked with are `bytes` from now on; returns what they were.
+  size_t exchange_request(void* pointer, size_t bytes) {
+    return small.covers(pointer) ? small.exchange_request(pointer, bytes)
+                                 : large.exchange_request(pointer, bytes, running_kernel());
+  }
+
+  // Blocks whose queued work is done go back to the pools.
+  void collect() {
+    deferred.collect([this](void* block) {
+      if (settings().poison) std::memset(block, poison_byte, usable(block));
+      give_back(block);
+    });
+  }
+  // A block that earlier work of the caller's stream still uses. Poisoning keeps all blocks until they
+  // are free, so that a test sees what it would hide.
+  void* take_deferred(size_t bytes) {
+    collect();
+    if (settings().poison) return nullptr;
+    const size_t wanted = bytes <= small_pool::max_bytes ? small_pool::usable_for(bytes)
+                                                         : large_pool::rounded(bytes);
+    void* block = deferred.take(wanted);
+    if (block != nullptr) exchange_request(block, bytes);
+    return block;
+  }
+  // Asynchronous dispatch: the block goes back, or waits for the work that may use it. Returns the
+  // bytes it was asked with, or 0 when it is no live block.
+  size_t release_queued(void* pointer) {
+    collect();
+    const size_t bytes = usable(pointer);
+    if (bytes == 0 || deferred.keeps(pointer)) return 0;
+    if (deferred.keep(pointer, bytes)) return exchange_request(pointer, 1);
+    if (settings().poison) std::memset(pointer, poison_byte, bytes);
+    return give_back(pointer);
   }
   void trim() {
     small.trim();
@@ -103,20 +146,31 @@ void* allocate(size_t bytes, ruda_error* error) noexcept {
   size_t usable = 0;
   const int32_t status = guard("allocate", error, [&]() -> int32_t {
     allocator_state& shared = state();
-    const std::lock_guard lock(shared.mutex);
+    const bool queued = asynchronous() != 0;
+    std::unique_lock lock(shared.mutex);
     if (bytes > size_t{1} << 62) return report_out_of_memory(shared, bytes, error);
-    result = shared.take(bytes);
+    if (queued) [[unlikely]] result = shared.take_deferred(bytes);
+    if (result == nullptr) result = shared.take(bytes);
     if (result == nullptr) {
       shared.trim();
       result = shared.take(bytes);
     }
+    if (result == nullptr && queued && !shared.deferred.empty() && running_kernel() == nullptr) {
+      // Not in a kernel, whose own stream would wait for it.
+      lock.unlock();
+      wait_for_all();
+      lock.lock();
+      shared.collect();
+      shared.trim();
+      result = shared.take(bytes);
+    }
     if (result == nullptr) return report_out_of_memory(shared, bytes, error);
+    if (queued) [[unlikely]] shared.deferred.note_allocation(result);
     shared.allocated += static_cast<int64_t>(bytes);
     shared.peak_allocated = std::max(shared.peak_allocated, shared.allocated);
     ++shared.count;
     ++shared.allocations;
-    if (settings().poison)
-      usable = std::max(shared.small.usable_size(result), shared.large.usable_size(result));
+    if (settings().poison) usable = shared.usable(result);
     return RUDA_OK;
   });
   if (status != RUDA_OK) return nullptr;
@@ -126,11 +180,11 @@ void* allocate(size_t bytes, ruda_error* error) noexcept {
 
 void release(void* pointer) noexcept {
   if (pointer == nullptr) return;
-  if (settings().poison) std::memset(pointer, poison_byte, usable_size(pointer));
   allocator_state& shared = state();
+  const bool queued = asynchronous() != 0;
+  if (settings().poison && !queued) std::memset(pointer, poison_byte, usable_size(pointer));
   const std::lock_guard lock(shared.mutex);
-  const size_t bytes =
-      shared.small.covers(pointer) ? shared.small.release(pointer) : shared.large.release(pointer);
+  const size_t bytes = queued ? shared.release_queued(pointer) : shared.give_back(pointer);
   if (bytes == 0) {
     // A second release or a foreign pointer: going on would hand one block to two owners.
     std::fprintf(stderr, "ruda_runtime: release(%p) is not the start of a live block\n", pointer);
@@ -144,8 +198,19 @@ size_t usable_size(const void* pointer) noexcept {
   if (pointer == nullptr) return 0;
   allocator_state& shared = state();
   const std::lock_guard lock(shared.mutex);
-  return shared.small.covers(pointer) ? shared.small.usable_size(pointer)
-                                      : shared.large.usable_size(pointer);
+  return shared.usable(pointer);
+}
+
+int32_t record_stream(const void* pointer, int32_t stream, ruda_error* error) noexcept {
+  RUDA_TRY(check_stream(stream, "record_stream", error));
+  if (asynchronous() == 0) return RUDA_OK;
+  return guard("record_stream", error, [&]() -> int32_t {
+    allocator_state& shared = state();
+    const std::lock_guard lock(shared.mutex);
+    if (shared.usable(pointer) != 0)
+      shared.deferred.note_use(const_cast<void*>(pointer), stream);
+    return RUDA_OK;
+  });
 }
 
 void memory_stats(ruda_memory_stats* stats) noexcept {
@@ -171,6 +236,7 @@ void reset_peak_memory_stats() noexcept {
 void empty_cache() noexcept {
   allocator_state& shared = state();
   const std::lock_guard lock(shared.mutex);
+  if (asynchronous() != 0) shared.collect();
   shared.trim();
 }
 

@@ -17,6 +17,7 @@ void prepare_allocator();
 void* allocate(size_t bytes, ruda_error* error) noexcept;
 void release(void* pointer) noexcept;
 size_t usable_size(const void* pointer) noexcept;
+int32_t record_stream(const void* pointer, int32_t stream, ruda_error* error) noexcept;
 void memory_stats(ruda_memory_stats* stats) noexcept;
 void reset_peak_memory_stats() noexcept;
 void empty_cache() noexcept;

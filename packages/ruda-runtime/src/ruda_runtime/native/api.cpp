@@ -1,6 +1,7 @@
 #include "api.hpp"
 
 #include "allocator.hpp"
+#include "events.hpp"
 #include "kernels.hpp"
 #include "streams.hpp"
 #include "system.hpp"

@@ -7,6 +7,7 @@
 #include "allocator.hpp"
 #include "bindings.hpp"
 #include "environment.hpp"
+#include "events.hpp"
 #include "kernels.hpp"
 #include "streams.hpp"
 #include "system.hpp"
@@ -32,16 +33,56 @@ py::dict memory_stats_dict() {
   return result;
 }
 
+// Calls a function that may wait, without the interpreter lock, and raises its error.
+template <class Call>
+void checked(Call&& call) {
+  ruda_error error{};
+  int32_t status;
+  {
+    const py::gil_scoped_release unlocked;
+    status = call(&error);
+  }
+  python::check(status, error);
+}
+
+class event {
+ public:
+  explicit event(bool timing) : handle_(create_event(timing ? 1 : 0)) {
+    if (handle_ == nullptr) throw std::bad_alloc();
+  }
+  event(const event&) = delete;
+  ~event() { destroy_event(handle_); }
+
+  void record(int32_t stream) {
+    checked([&](ruda_error* error) { return record_event(handle_, stream, error); });
+  }
+  void wait(int32_t stream) {
+    checked([&](ruda_error* error) { return wait_event(stream, handle_, error); });
+  }
+  bool query() const { return query_event(handle_) != 0; }
+  void synchronize() {
+    checked([&](ruda_error* error) { return synchronize_event(handle_, error); });
+  }
+  double elapsed(const event& end) const {
+    double milliseconds = 0;
+    checked([&](ruda_error* error) {
+      return elapsed_time(handle_, end.handle_, &milliseconds, error);
+    });
+    return milliseconds;
+  }
+
+ private:
+  ruda_event handle_;
+};
+
 void bind_streams(py::module_& module) {
   module.def("open_stream", [] {
-    ruda_error error{};
     int32_t id = 0;
-    python::check(open_stream(&id, &error), error);
+    checked([&](ruda_error* error) { return open_stream(&id, error); });
     return id;
   });
   module.def("close_stream", [](int32_t id) {
-    ruda_error error{};
-    python::check(close_stream(id, &error), error);
+    checked([&](ruda_error* error) { return close_stream(id, error); });
   });
   module.def("set_current_stream", [](int32_t id) {
     ruda_error error{};
@@ -51,10 +92,29 @@ void bind_streams(py::module_& module) {
   module.def("open_streams", &open_streams);
   module.def("stream_address",
              [](int32_t id) { return reinterpret_cast<uintptr_t>(stream_handle(id)); });
-  module.def("check_submission", [](const char* operation) {
-    ruda_error error{};
-    python::check(check_submission(nullptr, operation, &error), error);
+  module.def("asynchronous", [] { return asynchronous() != 0; });
+  module.def("query_stream", [](int32_t id) { return query_stream(id) != 0; });
+  module.def("synchronize", [](int32_t id) {
+    checked([&](ruda_error* error) { return synchronize(id, error); });
   });
+  module.def("wait_stream", [](int32_t id, int32_t other) {
+    checked([&](ruda_error* error) { return wait_stream(id, other, error); });
+  });
+  module.def("record_stream", [](uintptr_t address, int32_t id) {
+    checked([&](ruda_error* error) {
+      return record_stream(reinterpret_cast<const void*>(address), id, error);
+    });
+  });
+  py::class_<event>(module, "Event")
+      .def(py::init<bool>())
+      .def("record", &event::record)
+      .def("wait", &event::wait)
+      .def("query", &event::query)
+      .def("synchronize", &event::synchronize)
+      .def("elapsed", &event::elapsed);
+  // Work in flight when the interpreter ends would meet libraries that are being taken apart.
+  py::module_::import("atexit").attr("register")(
+      py::cpp_function([] { shut_down_streams(); }, py::call_guard<py::gil_scoped_release>()));
 }
 
 }  // namespace

@@ -46,8 +46,13 @@ py::tuple as_tuple(const dims& values) { return py::tuple(py::cast(values)); }
 
 py::object device_object() { return py::module_::import("ruda_runtime.devices").attr("_host")(); }
 
+tensor_ptr copy_of(const tensor& self) {
+  wait_for(self);
+  return self.copy();
+}
+
 std::string repr(const tensor& self) {
-  const py::object array = to_numpy(py::cast(self.copy()));
+  const py::object array = to_numpy(py::cast(copy_of(self)));
   const auto values = py::module_::import("numpy").attr("array2string")(
       array, py::arg("separator") = ", ", py::arg("prefix") = "Tensor(");
   return "Tensor(" + values.cast<std::string>() + ", shape=" + shape_text(self.view()) +
@@ -122,11 +127,11 @@ void bind_views(py::class_<tensor, tensor_ptr>& type) {
       .def(
           "contiguous",
           [](const tensor_ptr& self) {
-            return translated([&] { return is_contiguous(self->view()) ? self : self->copy(); });
+            return translated([&] { return is_contiguous(self->view()) ? self : copy_of(*self); });
           },
           "This tensor if it is contiguous, else a row-major copy.")
       .def(
-          "copy", [](const tensor& self) { return translated([&] { return self.copy(); }); },
+          "copy", [](const tensor& self) { return translated([&] { return copy_of(self); }); },
           "A fresh row-major tensor with the same elements.")
       .def(
           "same_execution_queue",

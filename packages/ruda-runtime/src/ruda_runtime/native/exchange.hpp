@@ -15,6 +15,9 @@ pybind11::object numpy_dtype(int32_t dtype);
 // The enum ruda_dtype of anything NumPy takes as a dtype, and of 'bfloat16'. Throws status_error.
 int32_t dtype_code(const pybind11::handle& dtype, const char* operation);
 
+// tensor::wait() without the interpreter lock; raises Python's exception.
+void wait_for(const tensor& self);
+
 pybind11::object to_numpy(const pybind11::object& self);
 std::shared_ptr<tensor> from_numpy(const pybind11::object& array, std::optional<bool> copy);
 

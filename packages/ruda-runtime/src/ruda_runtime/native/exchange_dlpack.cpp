@@ -131,6 +131,7 @@ std::shared_ptr<tensor> take_over(const py::object& capsule, const char* name, c
 
   if (obstacle != nullptr || (copy == true && !is_copy)) {
     auto result = tensor::empty(sizes, dtype);
+    wait_for(*result);  // its memory may still be in use by work queued before
     // Memory may be aligned to less than the element; the copy moves bytes.
     copy_to_contiguous(data, sizes, strides, item, result->view().data);
     return result;  // the capsule still owns the source and ends it
@@ -156,6 +157,7 @@ py::capsule to_dlpack(const std::shared_ptr<tensor>& self, const py::object& str
   if (!dl_device.is_none() && dl_device.cast<std::pair<int, int>>() != std::pair{1, 0})
     raise_buffer_error("[__dlpack__] dl_device: got " + py::repr(dl_device).cast<std::string>() +
                        ", wanted (1, 0), host memory");
+  wait_for(*self);
   const bool copied = !copy.is_none() && copy.cast<bool>();
   std::shared_ptr<tensor> source = self;
   if (copied) {

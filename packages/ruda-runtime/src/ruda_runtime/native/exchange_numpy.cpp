@@ -3,9 +3,10 @@
 
 #include <string>
 
-#include <ruda/entry.hpp>
+#include <ruda/python.hpp>
 
 #include "exchange.hpp"
+#include "streams.hpp"
 
 namespace ruda::native {
 
@@ -56,8 +57,19 @@ int32_t dtype_code(const py::handle& dtype, const char* operation) {
         operation, name.c_str());
 }
 
+void wait_for(const tensor& self) {
+  if (asynchronous() == 0) return;
+  try {
+    const py::gil_scoped_release unlocked;
+    self.wait();
+  } catch (const status_error& caught) {
+    python::throw_error(caught.error);
+  }
+}
+
 py::object to_numpy(const py::object& self) {
   const auto& source = *self.cast<std::shared_ptr<tensor>>();
+  wait_for(source);
   const int64_t item = item_size(source.dtype());
   std::vector<py::ssize_t> strides;
   for (const int64_t stride : source.strides()) strides.push_back(stride * item);

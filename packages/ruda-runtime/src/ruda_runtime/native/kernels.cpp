@@ -1,6 +1,7 @@
 #include "kernels.hpp"
 
 #include <atomic>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -9,8 +10,10 @@
 
 #include <ruda/entry.hpp>
 
-#include "environment.hpp"
+#include "arguments.hpp"
+#include "stream_wait.hpp"
 #include "streams.hpp"
+#include "thread_pool.hpp"
 
 namespace ruda::native {
 namespace {
@@ -37,6 +40,45 @@ registry& the_registry() {
 
 std::atomic<int64_t> total_launches{0};
 thread_local const char* current_kernel = nullptr;
+
+int32_t run_kernel(const ruda_kernel& kernel, const void* args, ruda_error* error) {
+  const char* outer = std::exchange(current_kernel, kernel.name);
+  const int32_t status = kernel.run(args, error);
+  current_kernel = outer;
+  return status;
+}
+
+// One block: the task, then the copy of the arguments.
+struct alignas(16) launch_task : task {
+  const ruda_kernel* kernel;
+  const void* args;
+};
+
+int32_t launch_queued(record& self, const void* args, int32_t id, ruda_error* error) {
+  const ruda_kernel& kernel = self.kernel;
+  size_t bytes = 0;
+  bool waits = false;
+  RUDA_TRY(measure_arguments(self.arguments, args, kernel.name, &bytes, &waits, error));
+  void* memory = std::malloc(sizeof(launch_task) + bytes);
+  RUDA_CHECK(memory != nullptr, error, RUDA_ERROR_MEMORY, "[%s] out of memory for bookkeeping",
+             kernel.name);
+  auto* added = new (memory) launch_task;
+  added->name = kernel.name;
+  added->kernel = &kernel;
+  added->args = copy_arguments(self.arguments, args, static_cast<void*>(added + 1));
+  added->threads = num_threads();
+  added->run = [](task& each, ruda_error* failure) {
+    auto& launch = static_cast<launch_task&>(each);
+    return run_kernel(*launch.kernel, launch.args, failure);
+  };
+  added->destroy = [](task& each) { std::free(&static_cast<launch_task&>(each)); };
+  uint64_t number = 0;
+  if (const int32_t status = submit(id, added, &number, error); status != RUDA_OK) {
+    std::free(memory);
+    return status;
+  }
+  return waits ? wait_until(id, number, error) : RUDA_OK;
+}
 
 }  // namespace
 
@@ -88,14 +130,17 @@ int32_t launch(const ruda_kernel* kernel, const void* args, ruda_stream stream,
              "that provides it");
   RUDA_CHECK(args != nullptr, error, RUDA_ERROR_VALUE, "[%s] the argument struct is null",
              kernel->name);
-  RUDA_TRY(check_submission(stream, kernel->name, error));
+  int32_t id = 0;
+  if (stream != nullptr) [[unlikely]] {
+    RUDA_TRY(stream_of_handle(stream, kernel->name, &id, error));
+  } else {
+    id = current_stream();
+  }
   auto* self = const_cast<record*>(reinterpret_cast<const record*>(kernel));
   self->launches.fetch_add(1, std::memory_order_relaxed);
   total_launches.fetch_add(1, std::memory_order_relaxed);
-  const char* outer = std::exchange(current_kernel, kernel->name);
-  const int32_t status = kernel->run(args, error);
-  current_kernel = outer;
-  return status;
+  return queues_work() ? launch_queued(*self, args, id, error)
+                       : run_kernel(*kernel, args, error);
 }
 
 int64_t launch_count() noexcept { return total_launches.load(std::memory_order_relaxed); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace ruda::native {
 namespace {
@@ -157,6 +158,12 @@ void* large_pool::allocate(size_t requested, const char* kernel) {
 size_t large_pool::usable_size(const void* pointer) const {
   const block* found = live_.find(reinterpret_cast<uintptr_t>(pointer));
   return found == nullptr ? 0 : found->bytes;
+}
+
+size_t large_pool::exchange_request(void* pointer, size_t bytes, const char* kernel) {
+  block* found = live_.find(reinterpret_cast<uintptr_t>(pointer));
+  found->kernel = kernel;
+  return std::exchange(found->requested, bytes);
 }
 
 size_t large_pool::release(void* pointer) {

@@ -10,6 +10,7 @@
 #include "api.hpp"
 #include "bindings.hpp"
 #include "environment.hpp"
+#include "streams.hpp"
 #include "thread_pool.hpp"
 
 PYBIND11_MODULE(_native, module) {
@@ -20,6 +21,7 @@ PYBIND11_MODULE(_native, module) {
   module.attr("environment_error") = native::read_environment();
   native::prepare_allocator();
   native::prepare_thread_pool();
+  native::prepare_streams();
   ruda_error error{};
   if (ruda::attach(&native::api_table(), "ruda_runtime", &error) != RUDA_OK)
     throw std::runtime_error(error.message);

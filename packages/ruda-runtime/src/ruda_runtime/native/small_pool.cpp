@@ -1,6 +1,7 @@
 #include "small_pool.hpp"
 
 #include <bit>
+#include <utility>
 #include <vector>
 
 namespace ruda::native {
@@ -90,6 +91,13 @@ size_t small_pool::usable_size(const void* pointer) const {
   const bool live = offset % owner->block_bytes == 0 && block < owner->capacity &&
                     owner->requested[block] != 0;
   return live ? owner->block_bytes : 0;
+}
+
+size_t small_pool::exchange_request(void* pointer, size_t bytes) {
+  slab& owner = *slab_of(pointer);
+  const size_t block =
+      static_cast<size_t>(static_cast<char*>(pointer) - owner.base) / owner.block_bytes;
+  return std::exchange(owner.requested[block], static_cast<uint32_t>(bytes));
 }
 
 size_t small_pool::release(void* pointer) {

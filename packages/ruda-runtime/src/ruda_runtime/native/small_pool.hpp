@@ -25,6 +25,10 @@ class small_pool {
   bool covers(const void* pointer) const { return slab_of(pointer) != nullptr; }
   // The size of the live block that starts at `pointer`, or 0.
   size_t usable_size(const void* pointer) const;
+  // The size of the block that a request gets.
+  static size_t usable_for(size_t bytes) { return class_bytes(class_of(bytes)); }
+  // A live block serves another request of its size; returns the bytes it was asked with before.
+  size_t exchange_request(void* pointer, size_t bytes);
   // Gives back a live block and returns the bytes it was asked with, or 0 if it is not one.
   size_t release(void* pointer);
 

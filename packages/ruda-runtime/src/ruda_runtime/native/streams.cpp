@@ -1,14 +1,18 @@
 #include "streams.hpp"
 
+#include <pthread.h>
+
 #include <array>
 #include <atomic>
-#include <chrono>
+#include <cstdio>
 #include <mutex>
 #include <new>
 
 #include <ruda/entry.hpp>
 
 #include "environment.hpp"
+#include "kernels.hpp"
+#include "stream_wait.hpp"
 
 namespace ruda::native {
 namespace {
@@ -17,18 +21,104 @@ constexpr int32_t capacity = 1025;  // the default stream and as many as RUDA_MA
 
 struct stream_record {
   std::atomic<bool> live{false};
+  std::atomic<queue*> work{nullptr};   // made by the first queued task, never destroyed
+  std::atomic<uint64_t> opened_at{0};  // tasks of owners before the present one
 };
 
 std::array<stream_record, capacity> records;
 std::mutex mutex;
 thread_local int32_t current = 0;
 
+enum class dispatch { open, synchronous, asynchronous };
+std::atomic<dispatch> chosen{dispatch::open};
+std::atomic<int32_t> asked{-1};  // by set_asynchronous; -1: nobody did
+std::atomic<bool> ending{false};
+
 bool is_live(int32_t id) {
   return id == 0 ||
          (id > 0 && id < capacity && records[id].live.load(std::memory_order_acquire));
 }
 
+// Null when the stream never had work queued.
+queue* queue_of(int32_t id) { return records[id].work.load(std::memory_order_acquire); }
+
+queue* make_queue(int32_t id) noexcept {
+  if (queue* made = queue_of(id)) return made;
+  const std::lock_guard lock(mutex);
+  if (queue* made = queue_of(id)) return made;
+  queue* made = new (std::nothrow) queue(id, 0, nullptr);
+  if (made != nullptr) records[id].work.store(made, std::memory_order_release);
+  return made;
+}
+
+template <class Visit>
+void each_queue(Visit&& visit) {
+  for (int32_t id = 0; id < capacity; ++id)
+    if (queue* found = queue_of(id)) visit(id, *found);
+}
+
+// Settles the choice and returns it.
+bool dispatches_asynchronously() noexcept {
+  dispatch now = chosen.load(std::memory_order_acquire);
+  if (now == dispatch::open) {
+    const auto wanted = asynchronous() != 0 ? dispatch::asynchronous : dispatch::synchronous;
+    if (chosen.compare_exchange_strong(now, wanted)) now = wanted;
+  }
+  return now == dispatch::asynchronous;
+}
+
+void before_fork() {
+  mutex.lock();
+  each_queue([](int32_t, queue& each) { each.hold(); });
+}
+
+void after_fork_in_parent() {
+  each_queue([](int32_t, queue& each) { each.let_go(); });
+  mutex.unlock();
+}
+
+// The workers do not exist in the child.
+void after_fork_in_child() {
+  new (&mutex) std::mutex;
+  each_queue([](int32_t id, queue& each) {
+    records[id].work.store(new queue(id, each.submitted(), &each), std::memory_order_release);
+  });
+}
+
 }  // namespace
+
+void prepare_streams() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  });
+}
+
+bool queues_work() noexcept {
+  return dispatches_asynchronously() && running_kernel() == nullptr &&
+         !ending.load(std::memory_order_acquire);
+}
+
+int32_t asynchronous() noexcept {
+  switch (chosen.load(std::memory_order_acquire)) {
+    case dispatch::synchronous: return 0;
+    case dispatch::asynchronous: return 1;
+    default: break;
+  }
+  const int32_t wanted = asked.load(std::memory_order_relaxed);
+  return wanted >= 0 ? wanted : (settings().async ? 1 : 0);
+}
+
+int32_t set_asynchronous(int32_t on, ruda_error* error) noexcept {
+  const int32_t wanted = on != 0 ? 1 : 0;
+  RUDA_CHECK(chosen.load(std::memory_order_acquire) == dispatch::open || asynchronous() == wanted,
+             error, RUDA_ERROR_RUNTIME,
+             "[set_asynchronous] got %d after work was submitted with %d: choose before the first "
+             "submission, or set RUDA_ASYNC",
+             wanted, asynchronous());
+  asked.store(wanted, std::memory_order_relaxed);
+  return RUDA_OK;
+}
 
 int32_t open_streams() noexcept {
   int32_t count = 0;
@@ -37,19 +127,23 @@ int32_t open_streams() noexcept {
 }
 
 int32_t open_stream(int32_t* id, ruda_error* error) noexcept {
-  RUDA_TRY(check_submission(nullptr, "Stream", error));
+  dispatches_asynchronously();
   const std::lock_guard lock(mutex);
-  for (int32_t candidate = 1; candidate <= settings().max_streams; ++candidate) {
-    if (!records[candidate].live.load(std::memory_order_relaxed)) {
-      records[candidate].live.store(true, std::memory_order_release);
-      *id = candidate;
-      return RUDA_OK;
-    }
+  int32_t found = 0;
+  // One that still works for its former owner is the last choice.
+  for (int32_t candidate = settings().max_streams; candidate >= 1; --candidate) {
+    if (records[candidate].live.load(std::memory_order_relaxed)) continue;
+    const queue* work = queue_of(candidate);
+    if (work == nullptr || work->idle() || found == 0) found = candidate;
   }
-  return fail(error, RUDA_ERROR_RUNTIME,
-              "[Stream] all %d streams of the pool are in use: reuse streams that exist, or raise "
-              "RUDA_MAX_STREAMS",
-              settings().max_streams);
+  RUDA_CHECK(found != 0, error, RUDA_ERROR_RUNTIME,
+             "[Stream] all %d streams of the pool are in use: reuse streams that exist, or raise "
+             "RUDA_MAX_STREAMS",
+             settings().max_streams);
+  records[found].opened_at.store(submitted_work(found), std::memory_order_relaxed);
+  records[found].live.store(true, std::memory_order_release);
+  *id = found;
+  return RUDA_OK;
 }
 
 int32_t close_stream(int32_t id, ruda_error* error) noexcept {
@@ -60,107 +154,132 @@ int32_t close_stream(int32_t id, ruda_error* error) noexcept {
   return RUDA_OK;
 }
 
+int32_t check_stream(int32_t id, const char* operation, ruda_error* error) noexcept {
+  RUDA_CHECK(id >= 0 && id <= settings().max_streams, error, RUDA_ERROR_VALUE,
+             "[%s] there is no stream %d, the pool has 1 to %d", operation, id,
+             settings().max_streams);
+  return RUDA_OK;
+}
+
 ruda_stream stream_handle(int32_t id) noexcept { return is_live(id) ? &records[id] : nullptr; }
 
 int32_t current_stream() noexcept { return current; }
 
+void enter_stream(int32_t id) noexcept { current = id; }
+
 int32_t set_current_stream(int32_t id, ruda_error* error) noexcept {
-  RUDA_CHECK(is_live(id), error, RUDA_ERROR_VALUE, "[stream] stream %d is not open", id);
+  RUDA_TRY(check_stream(id, "set_current_stream", error));
   current = id;
   return RUDA_OK;
 }
 
-int32_t check_submission(ruda_stream stream, const char* operation, ruda_error* error) noexcept {
-  RUDA_CHECK(!settings().async, error, RUDA_ERROR_UNSUPPORTED,
-             "[%s] RUDA_ASYNC=1: asynchronous streams are not built for the host target; unset "
-             "RUDA_ASYNC or set it to 0",
-             operation);
+int32_t stream_of_handle(ruda_stream stream, const char* operation, int32_t* id,
+                         ruda_error* error) noexcept {
+  *id = current;
   if (stream == nullptr) return RUDA_OK;
   // Compared as addresses: a foreign pointer must not be followed.
   const auto address = reinterpret_cast<uintptr_t>(stream);
   const auto first = reinterpret_cast<uintptr_t>(records.data());
   const uintptr_t offset = address - first;
+  *id = static_cast<int32_t>(offset / sizeof(stream_record));
   const bool known = address >= first && offset < sizeof(records) &&
-                     offset % sizeof(stream_record) == 0 &&
-                     is_live(static_cast<int32_t>(offset / sizeof(stream_record)));
+                     offset % sizeof(stream_record) == 0 && is_live(*id);
   RUDA_CHECK(known, error, RUDA_ERROR_VALUE, "[%s] the stream is not an open stream of the runtime",
              operation);
   return RUDA_OK;
 }
 
+int32_t submit(int32_t id, task* added, uint64_t* number, ruda_error* error) noexcept {
+  queue* work = make_queue(id);
+  RUDA_CHECK(work != nullptr, error, RUDA_ERROR_MEMORY, "[submit] out of memory for bookkeeping");
+  return work->submit(added, number, error);
+}
+
+uint64_t submitted_work(int32_t id) noexcept {
+  const queue* work = queue_of(id);
+  return work == nullptr ? 0 : work->submitted();
+}
+
+uint64_t completed_work(int32_t id) noexcept {
+  const queue* work = queue_of(id);
+  return work == nullptr ? 0 : work->completed();
+}
+
+void wait_for_all() noexcept {
+  each_queue([](int32_t, queue& each) { each.wait(each.submitted()); });
+}
+
+void shut_down_streams() noexcept {
+  ending.store(true, std::memory_order_release);
+  wait_for_all();
+  each_queue([](int32_t, queue& each) {
+    ruda_error error;
+    while (each.take_failure(0, each.submitted(), &error) != RUDA_OK)
+      std::fprintf(stderr, "ruda_runtime: an error that nobody asked for: %s\n", error.message);
+  });
+}
+
+int32_t query_stream(int32_t id) noexcept {
+  const queue* work = id >= 0 && id < capacity ? queue_of(id) : nullptr;
+  return work == nullptr || work->idle() ? 1 : 0;
+}
+
+int32_t wait_until(int32_t id, uint64_t number, ruda_error* error) noexcept {
+  queue* work = queue_of(id);
+  if (work == nullptr) return RUDA_OK;
+  work->wait(number);
+  return work->take_failure(records[id].opened_at.load(std::memory_order_relaxed), number, error);
+}
+
+int32_t synchronize(int32_t id, ruda_error* error) noexcept {
+  if (id >= 0) {
+    RUDA_TRY(check_stream(id, "synchronize", error));
+    return wait_until(id, submitted_work(id), error);
+  }
+  // Errors of streams that have been closed surface here as well.
+  int32_t status = RUDA_OK;
+  wait_for_all();
+  each_queue([&](int32_t, queue& each) {
+    if (status == RUDA_OK) status = each.take_failure(0, each.completed(), error);
+  });
+  return status;
+}
+
 namespace {
 
-struct event {
-  bool timing;
-  std::atomic<int64_t> ns{0};
+struct wait_task : task {
+  int32_t other;
+  uint64_t until;
 };
-
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
-int32_t check_stream(int32_t id, const char* operation, ruda_error* error) {
-  RUDA_CHECK(is_live(id), error, RUDA_ERROR_VALUE, "[%s] stream %d is not open", operation, id);
-  return RUDA_OK;
-}
 
 }  // namespace
 
-int32_t asynchronous() noexcept { return 0; }
-
-int32_t set_asynchronous(int32_t on, ruda_error* error) noexcept {
-  RUDA_CHECK(on == 0, error, RUDA_ERROR_UNSUPPORTED,
-             "[set_asynchronous] asynchronous streams are not built for the host target");
-  return RUDA_OK;
-}
-
-int32_t query_stream(int32_t) noexcept { return 1; }
-
-int32_t synchronize(int32_t id, ruda_error* error) noexcept {
-  return id == -1 ? RUDA_OK : check_stream(id, "synchronize", error);
+int32_t wait_for_work(int32_t id, int32_t other, uint64_t number, ruda_error* error) noexcept {
+  if (id == other || completed_work(other) >= number) return RUDA_OK;
+  if (ending.load(std::memory_order_acquire)) {
+    queue_of(other)->wait(number);
+    return RUDA_OK;
+  }
+  auto* added = new (std::nothrow) wait_task;
+  RUDA_CHECK(added != nullptr, error, RUDA_ERROR_MEMORY, "[wait] out of memory for bookkeeping");
+  added->other = other;
+  added->until = number;
+  added->run = [](task& self, ruda_error*) -> int32_t {
+    const auto& wait = static_cast<wait_task&>(self);
+    queue_of(wait.other)->wait(wait.until);
+    return RUDA_OK;
+  };
+  added->destroy = [](task& self) { delete static_cast<wait_task*>(&self); };
+  uint64_t ignored;
+  const int32_t status = submit(id, added, &ignored, error);
+  if (status != RUDA_OK) delete added;
+  return status;
 }
 
 int32_t wait_stream(int32_t id, int32_t other, ruda_error* error) noexcept {
   RUDA_TRY(check_stream(id, "wait_stream", error));
-  return check_stream(other, "wait_stream", error);
-}
-
-ruda_event create_event(int32_t timing) noexcept {
-  return new (std::nothrow) event{timing != 0, {}};
-}
-
-void destroy_event(ruda_event handle) noexcept { delete static_cast<event*>(handle); }
-
-int32_t record_event(ruda_event handle, int32_t id, ruda_error* error) noexcept {
-  RUDA_TRY(check_stream(id, "record_event", error));
-  static_cast<event*>(handle)->ns.store(now_ns());
-  return RUDA_OK;
-}
-
-int32_t wait_event(int32_t id, ruda_event, ruda_error* error) noexcept {
-  return check_stream(id, "wait_event", error);
-}
-
-int32_t query_event(ruda_event) noexcept { return 1; }
-
-int32_t synchronize_event(ruda_event, ruda_error*) noexcept { return RUDA_OK; }
-
-int32_t elapsed_time(ruda_event begin, ruda_event end, double* milliseconds,
-                     ruda_error* error) noexcept {
-  const auto* first = static_cast<event*>(begin);
-  const auto* last = static_cast<event*>(end);
-  RUDA_CHECK(first->timing && last->timing, error, RUDA_ERROR_RUNTIME,
-             "[elapsed_time] got an event without timing, wanted two made with it");
-  RUDA_CHECK(first->ns != 0 && last->ns != 0, error, RUDA_ERROR_RUNTIME,
-             "[elapsed_time] got an event that was never recorded");
-  *milliseconds = static_cast<double>(last->ns - first->ns) / 1e6;
-  return RUDA_OK;
-}
-
-int32_t record_stream(const void*, int32_t id, ruda_error* error) noexcept {
-  return check_stream(id, "record_stream", error);
+  RUDA_TRY(check_stream(other, "wait_stream", error));
+  return wait_for_work(id, other, submitted_work(other), error);
 }
 
 }  // namespace ruda::native

@@ -8,6 +8,7 @@
 #include <ruda/entry.hpp>
 
 #include "allocator.hpp"
+#include "stream_wait.hpp"
 #include "streams.hpp"
 
 namespace ruda::native {
@@ -110,7 +111,10 @@ std::shared_ptr<storage> storage::foreign(void* data, std::function<void()> rele
 
 storage::~storage() {
   if (owned_) release(data_);
-  if (release_) release_();
+  if (release_) {
+    wait_for_all();  // the owner may give the memory to others at once
+    release_();
+  }
 }
 
 dims contiguous_strides(const dims& sizes) {
@@ -187,6 +191,13 @@ std::shared_ptr<tensor> tensor::empty(dims sizes, int32_t dtype) {
   auto memory = storage::from_pool(static_cast<size_t>(count * item_size(dtype)));
   dims strides = contiguous_strides(sizes);
   return std::make_shared<tensor>(std::move(memory), 0, std::move(sizes), std::move(strides), dtype);
+}
+
+void tensor::wait() const {
+  status_error failed;
+  failed.error.code = RUDA_OK;
+  for (const int32_t stream : {stream_, current_stream()})
+    if (wait_until(stream, submitted_work(stream), &failed.error) != RUDA_OK) throw failed;
 }
 
 int64_t tensor::count() const { return element_count(view_); }

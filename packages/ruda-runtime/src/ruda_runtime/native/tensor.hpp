@@ -51,12 +51,16 @@ class tensor {
   int64_t offset() const { return offset_; }  // elements from the start of the storage
   int64_t count() const;
 
+  // Before the host reads or writes the elements: waits for the queued work of the stream the tensor
+  // was made on and of the caller's current one, and throws the error it ended with.
+  void wait() const;
+
   // Views of the same memory. They throw status_error, naming `operation`, when the request is wrong.
   std::shared_ptr<tensor> reshape(dims shape, const char* operation) const;
   std::shared_ptr<tensor> permute(const dims& order) const;
   std::shared_ptr<tensor> slice(int64_t dim, int64_t start, int64_t stop, int64_t step) const;
 
-  // A fresh row-major tensor with the same elements.
+  // A fresh row-major tensor with the same elements; wait() comes first.
   std::shared_ptr<tensor> copy() const;
 
  private:

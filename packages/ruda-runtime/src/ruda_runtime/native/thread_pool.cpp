@@ -1,15 +1,11 @@
 #include "thread_pool.hpp"
 
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <climits>
 #include <cstdio>
 #include <new>
@@ -22,11 +18,10 @@
 
 #include "environment.hpp"
 #include "system.hpp"
+#include "waiting.hpp"
 
 namespace ruda::native {
 namespace {
-
-constexpr auto spin_time = std::chrono::microseconds(50);
 
 thread_local int32_t parallel_depth = 0;
 
@@ -39,37 +34,6 @@ thread_local int32_t submitted_threads = 0;
 // The other library's team, if any; a forked child keeps its size but not its threads.
 std::atomic<const ruda_team*> installed_team{nullptr};
 std::atomic<bool> team_runs{false};
-
-void pause_cpu() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, expected, nullptr,
-          nullptr, 0);
-}
-
-void futex_wake(std::atomic<uint32_t>& word, int count) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, count, nullptr, nullptr,
-          0);
-}
-
-// Spins until `done` holds or the time is up; returns whether it holds.
-template <class Predicate>
-bool spin_until(Predicate&& done) {
-  const auto deadline = std::chrono::steady_clock::now() + spin_time;
-  for (;;) {
-    for (int i = 0; i < 32; ++i) {
-      if (done()) return true;
-      pause_cpu();
-    }
-    if (std::chrono::steady_clock::now() > deadline) return done();
-  }
-}
 
 // A loop is open while it has parts to give out. `state` is the open bit, a bit that says the caller
 // sleeps until the last worker leaves, and the number of workers inside. A worker that wakes up late
@@ -101,10 +65,7 @@ class pool {
   // Needs the pool acquired. At most `members` threads take part, on `team` or (null) on the pool's own.
   void run(int64_t begin, int64_t end, int64_t grain, int64_t parts, ruda_range_fn fn, void* context,
            int32_t members, const ruda_team* team) {
-    if (team == nullptr) {
-      if (members > count()) resize(members);
-      start();
-    }
+    if (team == nullptr) start(members);
     limit_ = members;
     begin_ = begin;
     end_ = end;
@@ -125,7 +86,7 @@ class pool {
     epoch_.fetch_add(1, std::memory_order_seq_cst);
     // A thread above the limit would take a wake-up meant for another: then all are woken.
     if (const int32_t parked = parked_.load(std::memory_order_seq_cst); parked > 0)
-      futex_wake(epoch_, members < count()
+      futex_wake(epoch_, members <= started()
                              ? INT_MAX
                              : static_cast<int>(std::min<int64_t>(parked, parts - 1)));
 
@@ -146,21 +107,22 @@ class pool {
   static constexpr uint32_t sleeper_bit = 1u << 30;
   static constexpr uint32_t count_mask = 0xffff;
 
-  void start() {
-    if (started_.load(std::memory_order_relaxed) == count() - 1 || start_failed_) return;
+  // Queued work may want more threads than the present count: it was submitted before that changed.
+  void start(int32_t members) {
+    if (started() >= members - 1 || start_failed_) return;
     // Signals are for the threads of the program, not for workers.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
-      for (int32_t i = static_cast<int32_t>(workers_.size()); i < count() - 1; ++i) {
+      for (int32_t i = static_cast<int32_t>(workers_.size()); i < members - 1; ++i) {
         workers_.emplace_back([this, worker = i + 1] { work(worker); });
         pthread_setname_np(workers_.back().native_handle(), "ruda-worker");
       }
     } catch (const std::exception& caught) {
       start_failed_ = true;
       std::fprintf(stderr, "ruda_runtime: only %zu of %d worker threads could be started: %s\n",
-                   workers_.size(), count() - 1, caught.what());
+                   workers_.size(), members - 1, caught.what());
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     started_.store(static_cast<int32_t>(workers_.size()), std::memory_order_relaxed);
