@@ -147,7 +147,7 @@ def peft_tool(dtype: str, quantized: bool, checkpointing: bool) -> Loader:
             torch.nn.utils.clip_grad_norm_(trainable, 1.0)
             optimizer.step()
             optimizer.zero_grad()
-            return float(value)
+            return value.item()
 
         return Tool(step, loss, model)
 
