@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from ruda_finetune._version import __version__
 from ruda_finetune.cli.settings import make_settings
-from ruda_finetune.errors import FinetuneError
+from ruda_finetune.errors import FinetuneError, ModelFileError
 
 app = typer.Typer(
     help="Fine-tune causal language models with NF4 and LoRA on the device ruda:0.",
@@ -140,6 +140,7 @@ def train(
         key: value for key, value in locals().items() if key not in ("config", "resume")
     }
     settings = make_settings(config, given)
+    _must_exist(settings.model, settings.data)
     from ruda_finetune.cli.train import train as run_training
 
     run_training(settings, resume)
@@ -165,6 +166,7 @@ def evaluate(
     ] = None,
 ) -> None:
     """Loss and exact answers of a model (with an adapter) on records."""
+    _must_exist(model, data)
     from ruda_finetune.cli.evaluate import evaluate as run_evaluation
 
     run_evaluation(
@@ -200,6 +202,7 @@ def generate(
     cache: Cache = True,
 ) -> None:
     """Answer prompts with a model (and an adapter); answers go to standard output."""
+    _must_exist(model)
     from ruda_finetune.cli.answer import answer
 
     answer(
@@ -226,6 +229,7 @@ def profile(
     """Train a few steps on random tokens and show where their time goes."""
     chosen = _choice("format", format, "table", "json")
     weights = _choice("quantize", quantize, "nf4", "none")
+    _must_exist(model)
     from ruda_finetune.cli.profile import profile_command
 
     profile_command(
@@ -251,6 +255,16 @@ def clear_cache() -> None:
     from ruda_finetune.cli.cached import clear_cache as run_clear
 
     run_clear()
+
+
+def _must_exist(model: Path, data: Path | None = None) -> None:
+    """Say that a file is missing before seconds of imports; everything else is checked later."""
+    if data is not None and not data.is_file():
+        from ruda_finetune.data.records import read_records
+
+        read_records(data)  # says what is wrong with it
+    if not model.exists():
+        raise ModelFileError(f"[load_model] {model} does not exist; models are never downloaded")
 
 
 def _choice(option: str, value: str, *allowed: str) -> Any:
