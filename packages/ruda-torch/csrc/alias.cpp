@@ -3,6 +3,7 @@
 #include "allocator.h"
 #include "runtime.h"
 #include "state.h"
+#include "streams.h"
 
 #include <ATen/core/TensorBase.h>
 #include <c10/core/CPUAllocator.h>
@@ -58,6 +59,7 @@ at::Tensor tensor_over(c10::Storage storage, c10::DispatchKey key, const at::Ten
 at::Tensor alias_as_cpu(const at::Tensor& ruda) {
   TORCH_INTERNAL_ASSERT(ruda.device().type() == kRuda && ruda.layout() == c10::kStrided);
   ensure_usable();
+  wait_for_current_stream();  // what follows reads or writes the memory on this thread
   const c10::Storage& owner = ruda.storage();
   auto storage = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(owner.nbytes()),

@@ -2,6 +2,7 @@
 
 #include "runtime.h"
 #include "state.h"
+#include "streams.h"
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
@@ -56,6 +57,7 @@ class RudaAllocator final : public c10::DeviceAllocator {
   c10::DeleterFnPtr raw_deleter() const override { return &pool_release; }
 
   void copy_data(void* target, const void* source, size_t count) const override {
+    wait_for_current_stream();
     default_copy_data(target, source, count);
   }
 
@@ -67,13 +69,15 @@ class RudaAllocator final : public c10::DeviceAllocator {
     api()->empty_cache();
   }
 
-  // The host target runs a stream's work before the call that submits it returns, so that a block
-  // is never in use by a stream when it is freed.
+  // Queued work of `stream` may use the block: once freed it serves others after that work.
   void recordStream(const c10::DataPtr& pointer, c10::Stream stream) override {
     TORCH_CHECK_VALUE(stream.device_type() == kRuda, "[record_stream] stream: got one of ",
                       stream.device(), ", wanted one of ruda");
     TORCH_CHECK_VALUE(!pointer || pointer.device().type() == kRuda,
                       "[record_stream] memory: got ", pointer.device(), ", wanted ruda");
+    ruda_error error{};
+    check(api()->record_stream(pointer.get_context(), static_cast<int32_t>(stream.id()), &error),
+          error);
   }
 
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
@@ -188,6 +192,7 @@ void resize_storage(const c10::Storage& storage, size_t nbytes) {
   TORCH_CHECK(impl->resizable(), "[resize_] the storage is not resizable");
   c10::DataPtr memory = ruda_allocator()->allocate(nbytes);
   const size_t kept = std::min(nbytes, storage.nbytes());
+  wait_for_current_stream();
   if (kept != 0) std::memcpy(memory.mutable_get(), storage.data(), kept);
   impl->set_data_ptr_noswap(std::move(memory));
   impl->set_nbytes(nbytes);

@@ -7,22 +7,18 @@
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
-#include <atomic>
-#include <chrono>
-
 namespace ruda_torch {
 
 namespace {
 
-int64_t now_ns() {
-  const auto time = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
-}
+int32_t number(const c10::Stream& stream) { return static_cast<int32_t>(stream.id()); }
 
-// When an event was last recorded. Synchronous streams have done their work by then.
-struct Moment {
-  std::atomic<int64_t> ns{0};
-};
+// Calls a function of ruda-runtime that reports by an error.
+template <class Call>
+void checked(Call&& call) {
+  ruda_error error{};
+  check(call(&error), error);
+}
 
 class RudaGuard final : public c10::impl::DeviceGuardImplInterface {
  public:
@@ -65,32 +61,51 @@ class RudaGuard final : public c10::impl::DeviceGuardImplInterface {
   }
   c10::Stream exchangeStream(c10::Stream stream) const override { return exchange_stream(stream); }
 
-  // A stream of the host target has no handle below it; null is the current stream in the C
-  // interface, and every stream runs there.
-  void* getStreamNativeHandle(const c10::Stream) const override { return nullptr; }
-  bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override {}
+  // The handle as ruda_api::launch takes it.
+  void* getStreamNativeHandle(const c10::Stream stream) const override {
+    return api()->stream_handle(number(stream));
+  }
+  bool queryStream(const c10::Stream& stream) const override {
+    return api()->query_stream(number(stream)) != 0;
+  }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    checked([&](ruda_error* error) { return api()->synchronize(number(stream), error); });
+  }
   void synchronizeDevice(const c10::DeviceIndex index) const override {
     check_device(c10::Device(kRuda, index));
+    checked([&](ruda_error* error) { return api()->synchronize(-1, error); });
   }
 
-  void record(void** event, const c10::Stream&, const c10::DeviceIndex,
-              const c10::EventFlag) const override {
-    if (*event == nullptr) *event = new Moment();
-    static_cast<Moment*>(*event)->ns.store(now_ns());
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
+              const c10::EventFlag flag) const override {
+    if (*event == nullptr) *event = api()->create_event(flag == c10::EventFlag::BACKEND_DEFAULT);
+    TORCH_CHECK_WITH(OutOfMemoryError, *event != nullptr, "[record] out of memory for an event");
+    checked([&](ruda_error* error) {
+      return api()->record_event(*event, number(stream), error);
+    });
   }
-  void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
-  void synchronizeEvent(void*) const override {}
+  void block(void* event, const c10::Stream& stream) const override {
+    if (event == nullptr) return;
+    checked([&](ruda_error* error) { return api()->wait_event(number(stream), event, error); });
+  }
+  bool queryEvent(void* event) const override {
+    return event == nullptr || api()->query_event(event) != 0;
+  }
+  void synchronizeEvent(void* event) const override {
+    if (event == nullptr) return;
+    checked([&](ruda_error* error) { return api()->synchronize_event(event, error); });
+  }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
-    delete static_cast<Moment*>(event);
+    if (event != nullptr) api()->destroy_event(event);
   }
   double elapsedTime(void* first, void* second, const c10::DeviceIndex) const override {
     TORCH_CHECK_VALUE(first != nullptr && second != nullptr,
                       "[elapsed_time] both events must have been recorded");
-    const int64_t ns = static_cast<Moment*>(second)->ns.load() -
-                       static_cast<Moment*>(first)->ns.load();
-    return static_cast<double>(ns) / 1e6;
+    double milliseconds = 0;
+    checked([&](ruda_error* error) {
+      return api()->elapsed_time(first, second, &milliseconds, error);
+    });
+    return milliseconds;
   }
 
   void recordDataPtrOnStream(const c10::DataPtr& pointer,

@@ -28,8 +28,9 @@ namespace ruda_torch {
 namespace {
 
 // `first_use` is called before the device's first use: it settles the target. `memory_info` gives the
-// device's free and total bytes.
-void attach(const py::object& capsule, py::function first_use, py::function memory_info) {
+// device's free and total bytes. `asynchronous`: how work is dispatched in this process.
+void attach(const py::object& capsule, py::function first_use, py::function memory_info,
+            bool asynchronous) {
   static bool attached = false;
   if (attached) return;
   auto* table = static_cast<const ruda_api*>(
@@ -38,6 +39,7 @@ void attach(const py::object& capsule, py::function first_use, py::function memo
   TORCH_CHECK(!c10::impl::hasDeviceGuardImpl(kRuda), "[ruda_torch] another library has already "
               "registered a PrivateUse1 device in this process; PyTorch has room for one");
   set_api(table);
+  set_asynchronous(asynchronous);
   install_team();
   c10::SetAllocator(kRuda, ruda_allocator());
   register_guard();
@@ -95,7 +97,8 @@ void add_testing(py::module_ parent) {
 PYBIND11_MODULE(_native, m) {
   m.attr("abi_version") = RUDA_ABI_VERSION;
   m.attr("torch_minor") = RUDA_TORCH_BUILT_FOR;
-  m.def("attach", torch::wrap_pybind_function(&attach));
+  m.def("attach", torch::wrap_pybind_function(&attach), py::arg("api"), py::arg("first_use"),
+        py::arg("memory_info"), py::arg("asynchronous") = false);
   m.def("initialize", torch::wrap_pybind_function([] { ensure_usable(); }));
   m.def("is_initialized", &is_initialized);
   m.def("in_bad_fork", &in_bad_fork);

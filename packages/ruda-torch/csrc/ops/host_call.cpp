@@ -4,6 +4,7 @@
 #include "../counters.h"
 #include "../runtime.h"
 #include "../state.h"
+#include "../streams.h"
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/TensorImpl.h>
@@ -62,6 +63,7 @@ void require_ruda(const char* operation,
 HostCall::HostCall()
     : below_(c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset) {
   ensure_usable();
+  wait_for_current_stream();
   count(counters().library_calls);
 }
 

@@ -29,8 +29,7 @@ void require_ruda(const char* operation,
 // Lives on the stack around one call. While it lives, results come from our pool, and operators
 // that the CPU kernel calls in turn skip autograd and autocast: both have done their work above us.
 //
-// A call runs when the current stream is idle. Streams of the host target are synchronous, so it is
-// idle here; this constructor is where an asynchronous mode waits for it.
+// A call runs when the current stream is idle: the constructor waits for it.
 class HostCall {
  public:
   HostCall();

@@ -6,6 +6,7 @@
 
 #include "../generator.h"
 #include "../runtime.h"
+#include "../streams.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -26,6 +27,7 @@ void parallel_parts(int64_t count, int64_t grain, const Body& body) {
     std::atomic_flag failed;
     std::exception_ptr exception;
   } shared{&body, {}, nullptr};
+  wait_for_current_stream();
   api()->parallel_for(
       0, count, grain,
       [](void* context, int64_t begin, int64_t end, int32_t) {

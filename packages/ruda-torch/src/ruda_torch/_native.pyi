@@ -11,7 +11,10 @@ torch_minor: str
 testing: ModuleType
 
 def attach(
-    api: Any, first_use: Callable[[], Any], memory_info: Callable[[], tuple[int, int]]
+    api: Any,
+    first_use: Callable[[], Any],
+    memory_info: Callable[[], tuple[int, int]],
+    asynchronous: bool = False,
 ) -> None: ...
 def initialize() -> None: ...
 def is_initialized() -> bool: ...
