@@ -82,6 +82,7 @@ void run_panels(const gemm_problem& p) {
   work.parts[0] = {p.k, p.a,
                    [&p, pack](int64_t batch, int64_t k0, int64_t count, int64_t n0, int64_t cols,
                               blas::panels to) { pack(p.b_of(batch).at(k0, n0), count, cols, to); }};
+  if (p.batches == 1) work.parts[0].b = p.b;
   work.c = p.c;
   work.how = p.how;
   work.offsets = [&p](int64_t batch, int64_t* a, int64_t* c) {
@@ -119,11 +120,16 @@ void run_blocked(const gemm_problem& p) {
       });
 }
 
-/* Where our own panels beat the library: it copes badly with short sums into a large result, and for
- * other types than float32 we pack as fast as we can read, where it reads what we have converted. */
+/* Where our own panels beat the library: it copes badly with short sums into a large result, packs
+ * what is read once only (the factors of a low-rank update) and every batch of small matrices twice over;
+ * and for other types than float32 we pack as fast as we can read, where it reads what we have
+ * converted. */
 bool panels_are_better(const gemm_problem& p, bool direct) {
   if (!blas::prefer_packed()) return false;
+  constexpr int64_t few = 48, small_batch = 8'000'000;
   if (p.k <= 32 && p.m * p.n > 100'000) return true;
+  if (direct && (p.n <= few || (p.m <= few && p.b.col_stride == 1))) return true;
+  if (direct && p.batches > 1 && p.m * p.n * p.k <= small_batch) return true;
   return !direct && p.n * p.k >= 1 << 20;
 }
 

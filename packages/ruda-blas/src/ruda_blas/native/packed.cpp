@@ -11,10 +11,10 @@ namespace ruda::blas {
 namespace {
 
 constexpr int64_t rows_step = 6, cols_step = 16, k_step = 8;
-constexpr int64_t most_slice = 320;  /* k of a slice: a panel of 16 columns stays in the L1 cache */
 constexpr int64_t most_cols = 96;    /* of a block: its panel stays in the L2 cache */
 constexpr int64_t most_rows = 1020;   /* packed at a time */
 constexpr int64_t least_panel = 4096; /* floats of a panel that lie on the stack */
+constexpr int64_t few = 48;           /* rows or columns for which the other operand is not packed */
 constexpr int64_t small_work = 8'000'000; /* multiply-adds of a batch that one block does alone */
 
 int64_t ceil_div(int64_t count, int64_t part) { return (count + part - 1) / part; }
@@ -25,7 +25,8 @@ struct blocking {
   int64_t slice;      /* of k; the only number here that the bits of a result depend on */
   int64_t rows, cols; /* of a block */
   int64_t chunk;      /* rows that are packed beforehand; 0: each block packs its own */
-  bool sum_in_place;  /* the result's memory holds the sums */
+  bool read_a, read_b; /* where they lie, without packing */
+  bool sum_in_place;   /* the result's memory holds the sums */
   int64_t own_floats; /* scratch of one thread */
 };
 
@@ -153,34 +154,52 @@ class product {
       return taken;
     };
     const int64_t width = round_up(plan.cols, cols_step);
-    const int64_t panel = width * plan.slice;
+    const int64_t panel = plan.read_b ? 0 : width * plan.slice;
     float* right = panel <= least_panel ? small : take(panel);
-    float* left = plan.chunk > 0 ? nullptr : take(round_up(plan.rows, rows_step) * plan.slice);
+    const bool packs_rows = plan.chunk == 0 && !plan.read_a;
+    float* left = packs_rows ? take(round_up(plan.rows, rows_step) * plan.slice) : nullptr;
     matrix c = c_of(at.batch).at(at.m0, at.n0);
     float* sum = plan.sum_in_place ? c.floats() : take(0);
     const int64_t ld = plan.sum_in_place ? c.row_stride : width;
     if (plan.k == 0)
       for (int64_t r = 0; r < at.rows; ++r) std::memset(sum + r * ld, 0, at.cols * sizeof(float));
-    const auto multiply = RUDA_HOST(multiply_panels);
     for (int64_t k0 = 0; k0 < plan.k; k0 += plan.slice) {
       const int64_t slice = std::min(plan.slice, plan.k - k0);
-      each_part(k0, slice, [&](int part, int64_t from, int64_t count, int64_t before) {
-        p.parts[part].pack_b(at.batch, from, count, at.n0, at.cols,
-                             {right + before * cols_step, slice * cols_step});
-      });
-      const float* packed = left;
-      if (plan.chunk > 0) {
-        packed = shared_ + k0 * at.packed_height + at.packed_row * slice;
-      } else {
-        pack_slice(at.batch, at.m0, at.rows, k0, slice, left);
-      }
-      multiply(at.rows, at.cols, slice, packed, slice * rows_step, right, slice * cols_step, sum, ld,
-               k0 > 0);
+      if (!plan.read_b)
+        each_part(k0, slice, [&](int part, int64_t from, int64_t count, int64_t before) {
+          p.parts[part].pack_b(at.batch, from, count, at.n0, at.cols,
+                               {right + before * cols_step, slice * cols_step});
+        });
+      if (packs_rows) pack_slice(at.batch, at.m0, at.rows, k0, slice, left);
+      const float* packed =
+          plan.chunk == 0 ? left : shared_ + k0 * at.packed_height + at.packed_row * slice;
+      multiply_slice(at, k0, slice, packed, right, sum, ld);
     }
     epilogue how = p.how;
     if (how.bias.data != nullptr) how.bias = how.bias.at(at.m0, at.n0);
     if (!plan.sum_in_place || !how.plain())
       RUDA_HOST(store_block)(sum, ld, at.rows, at.cols, c, how);
+  }
+
+  void multiply_slice(const block& at, int64_t k0, int64_t slice, const float* packed,
+                      const float* right, float* sum, int64_t ld) const {
+    const int64_t a_panel = slice * rows_step, b_panel = slice * cols_step;
+    if (!plan.read_a && !plan.read_b) {
+      RUDA_HOST(multiply_panels)(at.rows, at.cols, slice, packed, a_panel, right, b_panel, sum, ld,
+                                 k0 > 0);
+      return;
+    }
+    operand_panels rows{packed, 1, rows_step, a_panel, true};
+    operand_panels cols{right, 1, cols_step, b_panel, true};
+    if (plan.read_a) {
+      const matrix a = a_of(at.batch, 0).at(at.m0, k0);
+      rows = {a.floats(), a.row_stride, a.col_stride, rows_step * a.row_stride, false};
+    }
+    if (plan.read_b) {
+      const matrix b = p.parts[0].b.at(k0, at.n0);
+      cols = {b.floats(), 1, b.row_stride, cols_step, false};
+    }
+    RUDA_HOST(multiply_operands)(at.rows, at.cols, slice, rows, cols, sum, ld, k0 > 0);
   }
 
   const packed_problem& p;
@@ -202,8 +221,16 @@ blocking choose_blocking(const packed_problem& p) {
   const int64_t widest =
       std::max(cols_step, panel / std::max<int64_t>(plan.slice, 1) / cols_step * cols_step);
   const int64_t work = p.m * p.n * plan.k;
-  const bool shared = p.batches == 1 ? n > cols_step : work > small_work;
-  if (shared) {
+  const matrix& a = p.parts[0].a;
+  const matrix& b = p.parts[0].b;
+  const bool single = plan.k > 0 && p.parts[1].k == 0;
+  plan.read_a = single && a.dtype == RUDA_FLOAT32 && p.n <= few;
+  plan.read_b = single && b.data != nullptr && b.dtype == RUDA_FLOAT32 && b.col_stride == 1 &&
+                p.m <= few;
+  const bool shared = !plan.read_a && (p.batches == 1 ? n > cols_step : work > small_work);
+  if (p.batches == 1 && plan.read_a) {
+    choose_block(p.m, n, std::min(widest, n), api()->num_threads(), &plan);
+  } else if (shared) {
     const int64_t fitting = p.row_floats / std::max<int64_t>(plan.k, 1) / rows_step * rows_step;
     const int64_t most = std::clamp(fitting, rows_step, most_rows);
     plan.chunk = std::min(p.m, round_up(ceil_div(p.m, ceil_div(p.m, most)), rows_step));
@@ -219,8 +246,9 @@ blocking choose_blocking(const packed_problem& p) {
   plan.sum_in_place = p.c.dtype == RUDA_FLOAT32 && (p.c.col_stride == 1 || p.n == 1) &&
                       p.how.beta == 0.0f;
   const int64_t width = round_up(plan.cols, cols_step), height = round_up(plan.rows, rows_step);
-  plan.own_floats = (width * plan.slice > least_panel ? width * plan.slice : 0) +
-                    (shared ? 0 : height * plan.slice) +
+  const int64_t right = plan.read_b ? 0 : width * plan.slice;
+  plan.own_floats = (right > least_panel ? right : 0) +
+                    (shared || plan.read_a ? 0 : height * plan.slice) +
                     (plan.sum_in_place ? 0 : height * width);
   return plan;
 }

@@ -6,7 +6,8 @@
  * The left operand is packed as float32 in panels of 6 rows, the right one in panels of 16 columns
  * (<ruda/tile.hpp>). One unit of work is a block of the result: it packs its columns of b, a slice of
  * k at a time, into a panel that stays in the L2 cache, and takes the rows of a past it. Where several
- * units share rows, all rows are packed once beforehand, by all threads.
+ * units share rows, all rows are packed once beforehand, by all threads. An operand in float32 that
+ * only meets a few columns or rows of the other one is read where it lies.
  *
  * Each element of the result is summed in one order, slice by slice of k, and the slices depend on the
  * shapes and the scratch sizes asked for only: a result is the same bits for any number of threads,
@@ -36,7 +37,20 @@ struct packed_part {
   int64_t k = 0;
   matrix a; /* of batch 0 */
   pack_columns pack_b;
+  /* b itself where there is a single batch of a dense one: it need not be packed for a few rows of a. */
+  matrix b = {};
 };
+
+/* One side of a product in float32: value x of step p is data[x / tile * panel + x % tile * lane +
+ * p * step], where the tile is 6 for a and 16 for b. Padded: whole tiles may be read. */
+struct operand_panels {
+  const float* data;
+  int64_t lane, step, panel;
+  bool padded;
+};
+
+/* No slice of k is longer: a panel of 16 columns stays in the L1 cache. */
+constexpr int64_t most_slice = 320;
 
 struct packed_problem {
   int64_t m = 0, n = 0, batches = 1;
@@ -80,6 +94,11 @@ RUDA_HOST_VARIANTS(
   /* c (+)= a @ b over packed panels of k steps, a_stride and b_stride apart. */
   void multiply_panels(int64_t rows, int64_t cols, int64_t k, const float* a, int64_t a_stride,
                        const float* b, int64_t b_stride, float* c, int64_t ldc, bool accumulate);
+
+  /* The same for operands that need not be packed; b's columns are contiguous, k is at most
+   * most_slice. */
+  void multiply_operands(int64_t rows, int64_t cols, int64_t k, const blas::operand_panels& a,
+                         const blas::operand_panels& b, float* c, int64_t ldc, bool accumulate);
 )
 
 }  // namespace ruda

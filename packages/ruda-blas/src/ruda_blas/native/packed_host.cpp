@@ -149,6 +149,38 @@ void pack_columns_typed(const blas::matrix& b, int64_t count, int64_t cols, blas
   }
 }
 
+/* tile_product over operands of any steps. */
+inline void tile_of_operands(int64_t k, const float* a, int64_t a_lane, int64_t a_step,
+                             const float* b, int64_t b_step, float* c, int64_t ldc,
+                             bool accumulate) {
+  vec sum[tile_rows][2] = {};
+  const float* below = a + 3 * a_lane;
+  for (int64_t p = 0; p < k; ++p) {
+    const vec low = load(b), high = load(b + lanes);
+#pragma GCC unroll 3
+    for (int64_t i = 0; i < 3; ++i) {
+      const vec upper = splat(a[i * a_lane]), lower = splat(below[i * a_lane]);
+      sum[i][0] += upper * low;
+      sum[i][1] += upper * high;
+      sum[i + 3][0] += lower * low;
+      sum[i + 3][1] += lower * high;
+    }
+    a += a_step;
+    below += a_step;
+    b += b_step;
+  }
+#pragma GCC unroll 6
+  for (int64_t i = 0; i < tile_rows; ++i) {
+    float* row = c + i * ldc;
+    if (accumulate) {
+      sum[i][0] += load(row);
+      sum[i][1] += load(row + lanes);
+    }
+    store(row, sum[i][0]);
+    store(row + lanes, sum[i][1]);
+  }
+}
+
 }  // namespace
 
 void pack_rows(const blas::matrix& a, int64_t rows, int64_t count, float* target, int64_t stride) {
@@ -161,6 +193,47 @@ void pack_dense_columns(const blas::matrix& b, int64_t count, int64_t cols, blas
   with_storage(b.dtype, [&](auto type) {
     pack_columns_typed<decltype(type)>(b, count, cols, to);
   });
+}
+
+void multiply_operands(int64_t rows, int64_t cols, int64_t k, const blas::operand_panels& a,
+                       const blas::operand_panels& b, float* c, int64_t ldc, bool accumulate) {
+  // Whole tiles are read: what ends within one is copied and filled up.
+  float last_a[tile_rows * blas::most_slice], last_b[tile_cols * blas::most_slice];
+  const int64_t whole_rows = a.padded ? rows : rows / tile_rows * tile_rows;
+  const int64_t whole_cols = b.padded ? cols : cols / tile_cols * tile_cols;
+  const auto values = [](const blas::operand_panels& of, int64_t tile) {
+    return reinterpret_cast<char*>(const_cast<float*>(of.data + tile * of.panel));
+  };
+  if (whole_rows < rows)
+    pack_rows({values(a, rows / tile_rows), a.lane, a.step, RUDA_FLOAT32, 4}, rows - whole_rows, k,
+              last_a, 0);
+  if (whole_cols < cols)
+    pack_dense_columns({values(b, cols / tile_cols), b.step, 1, RUDA_FLOAT32, 4}, k,
+                       cols - whole_cols, {last_b, 0});
+  for (int64_t j = 0; j < cols; j += tile_cols) {
+    const bool right_copied = j >= whole_cols;
+    const float* right = right_copied ? last_b : b.data + j / tile_cols * b.panel;
+    const int64_t right_step = right_copied ? tile_cols : b.step;
+    const int64_t width = std::min(tile_cols, cols - j);
+    for (int64_t i = 0; i < rows; i += tile_rows) {
+      const bool left_copied = i >= whole_rows;
+      const float* left = left_copied ? last_a : a.data + i / tile_rows * a.panel;
+      const int64_t lane = left_copied ? 1 : a.lane, step = left_copied ? tile_rows : a.step;
+      const int64_t height = std::min(tile_rows, rows - i);
+      float* target = c + i * ldc + j;
+      if (height == tile_rows && width == tile_cols) {
+        tile_of_operands(k, left, lane, step, right, right_step, target, ldc, accumulate);
+        continue;
+      }
+      float whole[tile_rows * tile_cols];
+      tile_of_operands(k, left, lane, step, right, right_step, whole, tile_cols, false);
+      for (int64_t r = 0; r < height; ++r)
+        for (int64_t s = 0; s < width; ++s) {
+          float& value = target[r * ldc + s];
+          value = accumulate ? value + whole[r * tile_cols + s] : whole[r * tile_cols + s];
+        }
+    }
+  }
 }
 
 void multiply_panels(int64_t rows, int64_t cols, int64_t k, const float* a, int64_t a_stride,
