@@ -18,9 +18,7 @@ from ruda_finetune import (
 )
 
 
-def losses(
-    kit, device, dense, fused, steps=10, dtype=torch.float32, checkpointing=True, rate=1e-2
-):
+def losses(kit, device, dense, fused, steps=10, dtype=torch.float32, checkpointing=True, rate=1e-2):
     model = kit.tiny_llama()
     quantize_nf4(model, "all-linear", block_size=32)
     if dense:
