@@ -42,15 +42,16 @@ void forward_block(const T* x, T* y, int64_t count, int64_t inner, int64_t width
       io.put(sums.at(i), io.get(sums.at(i)) + value);
     });
   }
-  for_lanes(0, width, [&](int64_t i, auto io) {
-    const vec sum = io.get(sums.at(i));
-    io.put(sums.at(i), logarithm ? natural_logarithm(sum) : 1.0f / sum);
-  });
+  if constexpr (logarithm) {
+    for_lanes(0, width, [&](int64_t i, auto io) {
+      io.put(sums.at(i), natural_logarithm(io.get(sums.at(i))));
+    });
+  }
   for (int64_t k = 0; k < count; ++k) {
     for_lanes(0, width, [&](int64_t i, auto io) {
       const vec value = io.get(x + k * inner + i) - io.get(highest.at(i));
-      const vec scale = io.get(sums.at(i));
-      io.put(y + k * inner + i, logarithm ? value - scale : exponential(value) * scale);
+      const vec sum = io.get(sums.at(i));
+      io.put(y + k * inner + i, logarithm ? value - sum : exponential(value) / sum);
     });
   }
 }

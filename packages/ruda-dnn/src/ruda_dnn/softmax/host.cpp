@@ -70,14 +70,13 @@ void forward(const softmax_rows& args, int64_t begin, int64_t end) {
         io.out(y + i, (io.get(x + i) - highest) - shift);
       });
     } else {
-      const float factor = 1.0f / sum;
       if (values != nullptr) {
         for_lanes<streamed>(0, count, [&](int64_t i, auto io) {
-          io.out(y + i, io.get(values + i) * factor);
+          io.out(y + i, io.get(values + i) / sum);
         });
       } else {
         for_lanes<streamed>(0, count, [&](int64_t i, auto io) {
-          io.out(y + i, exponential(io.get(x + i) - highest) * factor);
+          io.out(y + i, exponential(io.get(x + i) - highest) / sum);
         });
       }
     }
