@@ -68,6 +68,12 @@ ELSEWHERE = {
     "baddbmm",
     "baddbmm_",
     "baddbmm.out",
+    "_softmax",
+    "_softmax_backward_data",
+    "_log_softmax",
+    "_log_softmax_backward_data",
+    "native_layer_norm",
+    "native_layer_norm_backward",
 }
 
 # Composite-explicit operators that would otherwise decompose into several dispatches on the device.
