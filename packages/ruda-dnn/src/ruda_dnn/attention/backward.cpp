@@ -1,5 +1,7 @@
 /* Attention backward: blocks of 96 queries against panels of 16 keys, in lanes. Weights are computed
  * again from the log-sum-exp. */
+#include <vector>
+
 #include "block.hpp"
 
 namespace ruda::RUDA_VARIANT {
@@ -44,6 +46,14 @@ struct backward_scratch {
   }
 };
 
+/* Rows of a block of queries that see any key of a panel. */
+struct panel_rows {
+  int64_t begin, end;
+  bool masked;  // whether the mask hides or changes anything there
+
+  bool empty() const { return begin >= end; }
+};
+
 template <class T>
 class backward_pass {
  public:
@@ -59,11 +69,16 @@ class backward_pass {
     pack_keys();
     const int64_t heads = problem_.heads_per_group();
     const int64_t begin = band_.first_query(item_.begin), end = band_.end_query(item_.end);
-    for (int64_t head = item_.group * heads; head < (item_.group + 1) * heads; ++head) {
-      for (int64_t query = begin; query < end; query += block_rows) {
-        block(head, query, std::min(block_rows, end - query));
+    const int64_t first = item_.group * heads;
+    for (int64_t query = begin; query < end; query += block_rows) {
+      const int64_t rows = std::min(block_rows, end - query);
+      for (int64_t head = first; head < first + heads; ++head) {
+        if (head == first || problem_.mask.head != 0) survey(head, query, rows);
+        block(head, query, rows);
       }
-      if (problem_.partial == nullptr && problem_.dq.data != nullptr) {
+    }
+    if (problem_.partial == nullptr && problem_.dq.data != nullptr) {
+      for (int64_t head = first; head < first + heads; ++head) {
         clear_queries(head, 0, std::min(begin, sequence_.q_length));
         clear_queries(head, std::max(begin, end), sequence_.q_length);
       }
@@ -125,15 +140,18 @@ class backward_pass {
 
   /* Queries query..query + rows of one head against all keys of the chunk. */
   void block(int64_t head, int64_t query, int64_t rows) {
-    pack_queries(head, query, rows);
-    bool fresh = true;
+    bool packed = false, fresh = true;
     for (int64_t panel = 0; panel < key_panels(); panel += group_panels) {
       const int64_t end = std::min(panel + group_panels, key_panels());
-      bool touched = false;
+      bool seen = false;
+      for (int64_t i = panel; i < end; ++i) seen |= !panels_[i].empty();
+      if (!seen) continue;
+      if (!packed) pack_queries(head, query, rows);
+      packed = true;
       for (int64_t i = panel; i < end; ++i) {
-        touched |= key_panel(head, query, rows, i, work_.turned + (i - panel) * 16 * 16);
+        key_panel(head, query, rows, i, work_.turned + (i - panel) * 16 * 16);
       }
-      if (touched && problem_.dq.data != nullptr) {
+      if (problem_.dq.data != nullptr) {
         add_queries(query, rows, panel, end, fresh);
         fresh = false;
       }
@@ -178,21 +196,29 @@ class backward_pass {
     return sum_lanes(sum);
   }
 
-  /* Rows of the block that see any of the keys of a panel, within begin..end. */
-  void narrow(int64_t head, int64_t query, int64_t key, int64_t keys, int64_t& begin,
-              int64_t& end) const {
+  /* Fills panels_ for a block of queries. */
+  void survey(int64_t head, int64_t query, int64_t rows) {
+    panels_.resize(key_panels());
+    for (int64_t panel = 0; panel < key_panels(); ++panel) {
+      const int64_t key = item_.begin + panel * 16, keys = std::min<int64_t>(16, item_.end - key);
+      panel_rows& range = panels_[panel];
+      range = {std::max<int64_t>(0, band_.first_query(key) - query),
+               std::min(rows, band_.end_query(key + keys) - query), false};
+      if (problem_.mask.data != nullptr && !range.empty()) narrow(head, query, key, keys, range);
+    }
+  }
+
+  /* Leaves out the rows at both ends to which the mask shows none of a panel's keys. */
+  void narrow(int64_t head, int64_t query, int64_t key, int64_t keys, panel_rows& range) const {
     const attention_mask& mask = problem_.mask;
     with_mask(mask, [&](const auto* values) {
       const auto* first = values + sequence_.batch * mask.batch + head * mask.head +
                           query * mask.query + key * mask.key;
+      if constexpr (sizeof(*first) == 1) {
+        if (mask.key == 1 && keys == 16) return narrow_bytes(first, mask.query, range);
+      }
+      range.masked = true;
       const auto blind = [&](int64_t row) {
-        if constexpr (sizeof(*first) == 1) {
-          if (mask.key == 1 && keys == 16) {
-            uint64_t words[2];
-            std::memcpy(words, first + row * mask.query, sizeof(words));
-            return (words[0] | words[1]) == 0;
-          }
-        }
         for (int64_t i = 0; i < keys; ++i) {
           const auto value = first[row * mask.query + i * mask.key];
           if constexpr (sizeof(value) == 1) {
@@ -203,22 +229,32 @@ class backward_pass {
         }
         return true;
       };
-      while (begin < end && blind(begin)) ++begin;
-      while (begin < end && blind(end - 1)) --end;
+      while (!range.empty() && blind(range.begin)) ++range.begin;
+      while (!range.empty() && blind(range.end - 1)) --range.end;
     });
   }
 
-  /* One panel of 16 keys: weights, gradients of the scores, dk and dv. `turned` gets the transposed
-   * gradients of the scores for dq. False when no query sees a key. */
-  bool key_panel(int64_t head, int64_t query, int64_t rows, int64_t panel, float* turned) {
-    const int64_t key = item_.begin + panel * 16, keys = std::min<int64_t>(16, item_.end - key);
-    int64_t begin = std::max<int64_t>(0, band_.first_query(key) - query);
-    int64_t end = std::min(rows, band_.end_query(key + keys) - query);
-    if (problem_.mask.data != nullptr) narrow(head, query, key, keys, begin, end);
-    if (begin >= end) {
-      turn(rows, 0, 0, turned);
-      return false;
+  static void narrow_bytes(const uint8_t* first, int64_t stride, panel_rows& range) {
+    uint64_t words[2], differs = 0;
+    int64_t begin = range.end, end = range.begin;
+    for (int64_t row = range.begin; row < range.end; ++row) {
+      std::memcpy(words, first + row * stride, sizeof(words));
+      if ((words[0] | words[1]) == 0) continue;
+      if (begin > row) begin = row;
+      // A blind row between two that see keeps the panel masked.
+      if (end != range.begin && end != row) differs = 1;
+      end = row + 1;
+      differs |= (words[0] ^ 0x0101010101010101u) | (words[1] ^ 0x0101010101010101u);
     }
+    range = {begin, end, differs != 0};
+  }
+
+  /* One panel of 16 keys: weights, gradients of the scores, dk and dv. `turned` gets the transposed
+   * gradients of the scores for dq. */
+  void key_panel(int64_t head, int64_t query, int64_t rows, int64_t panel, float* turned) {
+    const int64_t key = item_.begin + panel * 16, keys = std::min<int64_t>(16, item_.end - key);
+    const auto [begin, end, is_masked] = panels_[panel];
+    if (begin >= end) return turn(rows, 0, 0, turned);
     const int64_t width = problem_.width, values = problem_.value_width;
     for (int64_t i = begin / tile_rows * tile_rows; i < end; i += tile_rows) {
       tile_product(width, work_.query_rows + i * width, work_.key_columns + panel * 16 * width,
@@ -230,7 +266,8 @@ class backward_pass {
                      work_.dscores + i * 16, 16, false);
       }
     }
-    hide(head, query, key, keys, begin, end);
+    if (is_masked) mask_scores(head, query, key, keys, begin, end);
+    hide(query, key, keys, begin, end);
     soften(begin, end);
     if (problem_.dv.data != nullptr) {
       weighted_sum(finite_grads_, end - begin, work_.grad_features + begin * tile_rows,
@@ -243,28 +280,28 @@ class backward_pass {
                    work_.dkeys + panel * columns_size(width), true);
     }
     if (problem_.dq.data != nullptr) turn(rows, begin, end, turned);
-    return true;
   }
 
-  /* -infinity for the scores of keys that a query does not see. */
-  void hide(int64_t head, int64_t query, int64_t key, int64_t keys, int64_t begin,
-            int64_t end) const {
-    const vec numbers[2] = {lane_numbers(0), lane_numbers(lanes)};
-    if (problem_.mask.data != nullptr) {
-      const attention_mask& mask = problem_.mask;
-      with_mask(mask, [&](const auto* all) {
-        const auto* first = all + sequence_.batch * mask.batch + head * mask.head +
-                            query * mask.query + key * mask.key;
-        for (int64_t row = begin; row < end; ++row) {
-          for (int64_t from = 0; from < keys; from += lanes) {
-            const vec addend = mask_row(first + row * mask.query + from * mask.key, mask.key,
-                                        std::min(lanes, keys - from));
-            float* score = work_.weights + row * 16 + from;
-            store(score, masked(load(score), addend));
-          }
+  void mask_scores(int64_t head, int64_t query, int64_t key, int64_t keys, int64_t begin,
+                   int64_t end) const {
+    const attention_mask& mask = problem_.mask;
+    with_mask(mask, [&](const auto* all) {
+      const auto* first = all + sequence_.batch * mask.batch + head * mask.head +
+                          query * mask.query + key * mask.key;
+      for (int64_t row = begin; row < end; ++row) {
+        for (int64_t from = 0; from < keys; from += lanes) {
+          const vec addend = mask_row(first + row * mask.query + from * mask.key, mask.key,
+                                      std::min(lanes, keys - from));
+          float* score = work_.weights + row * 16 + from;
+          store(score, masked(load(score), addend));
         }
-      });
-    }
+      }
+    });
+  }
+
+  /* -infinity for the scores of keys outside of a query's window. */
+  void hide(int64_t query, int64_t key, int64_t keys, int64_t begin, int64_t end) const {
+    const vec numbers[2] = {lane_numbers(0), lane_numbers(lanes)};
     for (int64_t row = begin; row < end; ++row) {
       const int64_t low = band_.first_key(query + row) - key;
       const int64_t high = band_.end_key(query + row) - key;
@@ -356,6 +393,7 @@ class backward_pass {
   const attention_item& item_;
   const attention_band band_;
   const backward_scratch work_;
+  std::vector<panel_rows> panels_;
   bool finite_keys_ = true, finite_queries_ = true, finite_grads_ = true;
 };
 

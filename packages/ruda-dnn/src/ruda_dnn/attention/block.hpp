@@ -101,23 +101,42 @@ static inline vec_bits not_finite(vec value) {
 
 /* ---- packing ---- */
 
+template <class T>
+static inline vec load_some(const T* source, int64_t count) {
+  return count < lanes ? load_tail(source, count) : load(source);
+}
+
+/* Eight rows from d on, transposed; `count` of them exist. A fixed number of rows keeps the block in
+ * registers. */
+template <int rows, class T>
+static inline void load_turned(const T* source, int64_t stride, int64_t count, int64_t rest,
+                               float factor, vec (&block)[8]) {
+  if (count >= rows && rest == lanes) {
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; ++i) block[i] = load(source + i * stride) * factor;
+#pragma GCC unroll 8
+    for (int i = rows; i < 8; ++i) block[i] = vec{};
+  } else {
+    for (int i = 0; i < 8; ++i) {
+      block[i] = i < std::min<int64_t>(rows, count) ? load_some(source + i * stride, rest) * factor
+                                                    : vec{};
+    }
+  }
+  transpose(block);
+}
+
 /* The transpose of up to 16 rows as a column panel: panel[d * 16 + i] = factor * row_i[d]. Rows
  * beyond `rows` are 0. */
 template <class T>
 static inline void pack_columns(const T* source, int64_t stride, int64_t rows, int64_t width,
                                 float factor, float* panel) {
   for (int64_t half = 0; half < 2; ++half) {
+    const int64_t first = half * lanes;
     for (int64_t d = 0; d < width; d += lanes) {
       const int64_t rest = std::min(lanes, width - d);
       vec block[8];
-      for (int64_t i = 0; i < lanes; ++i) {
-        const int64_t row = half * lanes + i;
-        const T* from = source + row * stride + d;
-        block[i] = row >= rows ? vec{}
-                               : (rest < lanes ? load_tail(from, rest) : load(from)) * factor;
-      }
-      transpose(block);
-      for (int64_t i = 0; i < rest; ++i) store(panel + (d + i) * 16 + half * lanes, block[i]);
+      load_turned<8>(source + first * stride + d, stride, rows - first, rest, factor, block);
+      for (int64_t i = 0; i < rest; ++i) store(panel + (d + i) * 16 + first, block[i]);
     }
   }
 }
@@ -129,13 +148,14 @@ static inline void pack_rows(const T* source, int64_t stride, int64_t rows, int6
                              float factor, float* panel) {
   for (int64_t d = 0; d < width; d += lanes) {
     const int64_t rest = std::min(lanes, width - d);
-    vec block[8] = {};
-    for (int64_t i = 0; i < std::min(rows, tile_rows); ++i) {
-      const T* from = source + i * stride + d;
-      block[i] = (rest < lanes ? load_tail(from, rest) : load(from)) * factor;
+    vec block[8];
+    load_turned<6>(source + d, stride, rows, rest, factor, block);
+    if (rest == lanes) {
+#pragma GCC unroll 8
+      for (int64_t i = 0; i < lanes; ++i) store(panel + (d + i) * tile_rows, block[i]);
+    } else {
+      for (int64_t i = 0; i < rest; ++i) store(panel + (d + i) * tile_rows, block[i]);
     }
-    transpose(block);
-    for (int64_t i = 0; i < rest; ++i) store(panel + (d + i) * tile_rows, block[i]);
   }
 }
 

@@ -206,15 +206,20 @@ class forward_pass {
   }
   bool fresh(int64_t panel) const { return work_.totals[panel * 16] == -1.0f; }
 
-  void block(int64_t begin, int64_t end, int64_t panels) {
+  /* Packs the keys and values begin..end; gives whether all values are finite. */
+  bool pack(int64_t begin, int64_t end) const {
     const T* k = rows_of<T>(problem_.k, sequence_.batch, sequence_.k_start + begin, item_.group);
     const T* v = rows_of<T>(problem_.v, sequence_.batch, sequence_.k_start + begin, item_.group);
     for (int64_t key = begin; key < end; key += tile_rows) {
       pack_rows(k + (key - begin) * problem_.k.row, problem_.k.row, end - key, problem_.width, 1.0f,
                 work_.keys + (key - begin) * problem_.width);
     }
-    const bool finite = pack_features(v, problem_.v.row, end - begin, problem_.value_width,
-                                      attention_key_block, work_.values);
+    return pack_features(v, problem_.v.row, end - begin, problem_.value_width, attention_key_block,
+                         work_.values);
+  }
+
+  void block(int64_t begin, int64_t end, int64_t panels) {
+    bool packed = false, finite = true;
     bias_range range{};
     for (int64_t panel = 0; panel < panels; ++panel) {
       const int64_t query = query_of(panel), last = query + rows_of_panel(panel) - 1;
@@ -229,6 +234,8 @@ class forward_pass {
         to = range.end;
         if (from >= to) continue;
       }
+      if (!packed) finite = pack(begin, end);
+      packed = true;
       attend(panel, begin, from, to, range.needed, finite);
     }
   }
