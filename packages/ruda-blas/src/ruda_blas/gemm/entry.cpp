@@ -31,7 +31,8 @@ void choose_tile(const gemm_problem& p, int64_t* tile_m, int64_t* tile_n) {
   for (;;) {
     const int64_t tiles =
         p.batches * blas::ceil_div(p.m, rows) * blas::ceil_div(p.n, cols);
-    const int64_t work = 2 * rows * cols * std::min<int64_t>(p.k, 1 << 20);
+    // A long sum must not make the tiles small: each value would be packed for a few products only.
+    const int64_t work = 2 * rows * cols * std::min<int64_t>(p.k, 8192);
     if (work <= most_work && (tiles >= wanted || work <= least_work)) break;
     if (cols > 64 && cols >= rows) {
       cols = blas::ceil_div(blas::ceil_div(cols, 2), 16) * 16;
