@@ -36,7 +36,7 @@ def test_values_and_gradients(lengths: tuple[int, int], options: dict, dtype: to
     assert out.shape == (2, 6, lengths[0], 24)
     assert out.transpose(1, 2).is_contiguous()
     grad = normal(*out.shape, dtype=dtype, seed=8)
-    out.backward(grad.to("ruda"))
+    found = torch.autograd.grad(out, leaves, grad.to("ruda"))
     left, right = options.get("window", (None, None))
     seen = reference.visible(
         *lengths,
@@ -50,9 +50,12 @@ def test_values_and_gradients(lengths: tuple[int, int], options: dict, dtype: to
     gradients = reference.attention_backward(
         *arrays, rows_first(grad), seen, None, options.get("scale")
     )
-    for leaf, right_one in zip(leaves, gradients, strict=True):
-        check(leaf.grad, right_one.swapaxes(1, 2), dtype, long_reduction=True)
-        assert leaf.grad.transpose(1, 2).is_contiguous()
+    for gradient, right_one in zip(found, gradients, strict=True):
+        if np.abs(right_one).max() < 1e-12:  # one key: its weight is constant
+            assert np.abs(values(gradient)).max() < (1e-5 if dtype == torch.float32 else 5e-2)
+        else:
+            check(gradient, right_one.swapaxes(1, 2), dtype, long_reduction=True)
+        assert gradient.transpose(1, 2).is_contiguous()
 
 
 @pytest.mark.parametrize("shape", [(7,), (5, 7), (3, 5, 7), (2, 1, 5, 7), (2, 3, 1, 1)])
@@ -136,9 +139,11 @@ def test_operator_is_complete(packed: bool) -> None:
     shape = (9, 4, 8) if packed else (2, 4, 9, 8)
     q, k, v = (on_ruda(normal(*shape, dtype=torch.float32, seed=i)) for i in range(3))
     cu = torch.tensor([0, 4, 9], dtype=torch.int32).to("ruda") if packed else None
-    torch.library.opcheck(
-        torch.ops.ruda.attention.default, (q, k, v, None, cu, cu, None, -1, 0, True)
-    )
+    arguments = (q, k, v, None, cu, cu, None, -1, 0, True)
+    # the fourth check, of the autograd registration, knows CPU, CUDA and XPU only
+    checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+    found = torch.library.opcheck(torch.ops.ruda.attention.default, arguments, test_utils=checks)
+    assert set(found.values()) == {"SUCCESS"}
 
 
 def test_captured() -> None:
