@@ -176,7 +176,12 @@ def test_rudas_operators_are_called(build):
     with Calls() as calls, torch.no_grad():
         model(input_ids=tokens(1, 5).to("ruda:0"), use_cache=False)
     counts = {name: n for name, n in calls.count.items() if name.startswith("ruda::")}
-    assert counts == {"ruda::rms_norm": 9, "ruda::silu_mul": 2, "ruda::nf4_linear": 14}
+    assert counts == {
+        "ruda::rms_norm": 9,
+        "ruda::silu_mul": 2,
+        "ruda::nf4_linear": 14,
+        "ruda::attention": 2,
+    }
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
