@@ -181,6 +181,7 @@ def test_rudas_operators_are_called(build):
         "ruda::silu_mul": 2,
         "ruda::nf4_linear": 14,
         "ruda::attention": 2,
+        "ruda::rotary": 4,
     }
 
 
