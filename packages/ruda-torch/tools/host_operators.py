@@ -6,9 +6,9 @@
 The list is read from the operator declarations inside the installed torch wheel: every overload
 that has a kernel of its own for CPU, and the composite ones in COMPOSITES that are worth one
 dispatch instead of several. Never listed: views, random operators, operators with a
-composite-implicit kernel, operators with a kernel elsewhere (ELSEWHERE) and storage-layout families
-that a dense device has no use for (REFUSED). An operator that is in no list raises
-NotImplementedError on the device.
+composite-implicit kernel, operators with a kernel elsewhere (ELSEWHERE, STUB_ROUTE) and
+storage-layout families that a dense device has no use for (REFUSED). An operator that is in no list
+raises NotImplementedError on the device.
 """
 
 from __future__ import annotations
@@ -75,6 +75,31 @@ ELSEWHERE = {
     "native_layer_norm",
     "native_layer_norm_backward",
 }
+
+# The hot operators: csrc/ops/stub_*.cpp run ATen's structured kernels on the tensors themselves.
+STUB_ROUTE = [
+    r"(ceil|cos|erf|exp|expm1|floor|log|log1p|log2|neg|reciprocal|round|rsqrt|sigmoid|silu|sin"
+    r"|sqrt|tanh|bitwise_not)(_|\.out)?",
+    r"(add|sub|mul|div)(_?\.Tensor|\.out)",
+    r"bitwise_(and|or|xor)(_?\.Tensor|\.Tensor_out)",
+    r"pow\.Tensor_(Tensor(_out)?|Scalar)",
+    r"pow_\.(Tensor|Scalar)",
+    r"(maximum|minimum)(\.out)?",
+    r"(sigmoid|tanh)_backward(\.grad_input)?",
+    r"(eq|ne|lt|le|gt|ge)\.(Tensor|Tensor_out|Scalar)",
+    r"(addcmul|addcdiv)(_|\.out)?",
+    r"lerp_?\.Scalar",
+    r"where\.self",
+    r"(clamp|clamp_min|relu)_?",
+    r"threshold_backward",
+    r"sum(\.dim_IntList|\.IntList_out)?",
+    r"mean(\.dim)?",
+    r"(amax|amin)(\.out)?",
+    r"(any|all)(\.dim)?",
+    r"fill_\.Scalar",
+    r"zero_",
+    r"cat",
+]
 
 # Composite-explicit operators that would otherwise decompose into several dispatches on the device.
 # `_foreach_copy_`, `_foreach_copy` and `_foreach_clone` are left out: they may cross devices.
@@ -185,7 +210,9 @@ def host_operators() -> list[tuple[str, bool]]:
     for function in functions:
         name = str(function.func.name)
         base = name.split(".")[0]
-        if is_view(function) or is_random(function) or name in ELSEWHERE or _matches(REFUSED, base):
+        if is_view(function) or is_random(function) or _matches(REFUSED, base):
+            continue
+        if name in ELSEWHERE or _matches(STUB_ROUTE, name):
             continue
         if function.has_composite_implicit_autograd_kernel:
             continue
@@ -196,6 +223,12 @@ def host_operators() -> list[tuple[str, bool]]:
             continue
         chosen.append((name, function.device_check == DeviceCheckType.NoCheck))
     return sorted(chosen)
+
+
+def stub_route() -> list[str]:
+    """The operators of STUB_ROUTE, sorted by name."""
+    names = [str(function.func.name) for function in declarations()[0]]
+    return sorted(name for name in names if _matches(STUB_ROUTE, name))
 
 
 def render() -> str:

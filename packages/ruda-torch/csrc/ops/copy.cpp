@@ -8,13 +8,18 @@
 #include "cpu_allocator_proxy.h"
 #include "runtime.h"
 #include "state.h"
+#include "streams.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
+#include <ATen/ops/clone_native.h>
 #include <ATen/ops/copy_native.h>
 #include <torch/library.h>
+
+#include <cstring>
 
 namespace ruda_torch {
 
@@ -55,6 +60,52 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool no
   return target;
 }
 
+// ---- bytes that lie in the same order on both sides ---------------------------------------------
+
+constexpr size_t kOneThread = 1 << 17;  // more is ATen's, which copies on all threads
+
+bool is_strided_real(const at::Tensor& tensor) {
+  return (on_ruda(tensor) || tensor.device().is_cpu()) && tensor.layout() == c10::kStrided &&
+         !tensor.is_conj() && !tensor.is_neg() && !tensor._is_zerotensor();
+}
+
+bool same_bytes(const at::Tensor& target, const at::Tensor& source) {
+  return source.defined() && target.scalar_type() == source.scalar_type() &&
+         target.sizes() == source.sizes() && target.is_contiguous() && source.is_contiguous() &&
+         target.nbytes() <= kOneThread && is_strided_real(target) && is_strided_real(source);
+}
+
+void copy_bytes(const at::Tensor& target, const at::Tensor& source) {
+  ensure_usable();
+  wait_for_current_stream();
+  count_copy(source, target);
+  if (target.numel() == 0) return;
+  const void* from = source.const_data_ptr();
+  void* to = target.mutable_data_ptr();
+  if (to != from) std::memcpy(to, from, target.nbytes());
+}
+
+at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
+  if (!same_bytes(self, source)) return at::native::copy_(self, source, non_blocking);
+  at::assert_no_partial_overlap(self, source);
+  copy_bytes(self, source);
+  return self;
+}
+
+// A dense tensor's clone has its strides, and so its bytes in their order.
+at::Tensor clone(const at::Tensor& self, std::optional<c10::MemoryFormat> format) {
+  if (format.value_or(c10::MemoryFormat::Preserve) != c10::MemoryFormat::Preserve ||
+      !is_strided_real(self) || self.nbytes() > kOneThread ||
+      !self.is_non_overlapping_and_dense()) {
+    return at::native::clone(self, format);
+  }
+  at::Tensor result = at::detail::empty_strided_generic(
+      self.sizes(), self.strides(), ruda_allocator(),
+      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), self.scalar_type());
+  copy_bytes(result, self);
+  return result;
+}
+
 at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& target) {
   target.resize_(source.sizes());
   return copy_from(source, target, false);
@@ -92,6 +143,8 @@ bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& 
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("copy_", &copy_);
+  m.impl("clone", &clone);
   m.impl("_copy_from", &copy_from);
   m.impl("_copy_from_and_resize", &copy_from_and_resize);
   m.impl("_local_scalar_dense", &local_scalar_dense);
