@@ -12,6 +12,7 @@
 #include <ATen/native/Resize.h>
 #include <torch/library.h>
 
+#include <bit>
 #include <cmath>
 #include <numeric>
 #include <vector>
@@ -60,6 +61,40 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p,
 
 // ---- randperm -----------------------------------------------------------------------------------
 
+struct Keyed {
+  uint64_t key;
+  int64_t index;
+  bool operator<(const Keyed& other) const {
+    return key < other.key || (key == other.key && index < other.index);
+  }
+};
+
+// The indices of `keys` in rising order of the keys, ties by index. The keys are uniform: their
+// leading bits spread them over buckets of about one, and each bucket is sorted by insertion.
+std::vector<Keyed> in_order(const std::vector<uint64_t>& keys) {
+  const size_t n = keys.size();
+  const int bits = std::max<int>(1, std::bit_width(n) - 1);
+  const int shift = 64 - bits;
+  std::vector<size_t> ends((size_t{1} << bits) + 1, 0);  // a bucket's begin, then its end
+  for (const uint64_t key : keys) ++ends[(key >> shift) + 1];
+  std::partial_sum(ends.begin(), ends.end(), ends.begin());
+  std::vector<Keyed> sorted(n);
+  for (size_t i = 0; i < n; ++i) {
+    sorted[ends[keys[i] >> shift]++] = {keys[i], static_cast<int64_t>(i)};
+  }
+  size_t begin = 0;
+  for (size_t bucket = 0; bucket + 1 < ends.size(); ++bucket) {
+    for (size_t i = begin + 1; i < ends[bucket]; ++i) {
+      const Keyed moved = sorted[i];
+      size_t at = i;
+      for (; at > begin && moved < sorted[at - 1]; --at) sorted[at] = sorted[at - 1];
+      sorted[at] = moved;
+    }
+    begin = ends[bucket];
+  }
+  return sorted;
+}
+
 // The order of n random 64-bit keys, ties by index.
 Tensor& randperm_out(int64_t n, Gen generator, Tensor& out) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
@@ -67,16 +102,16 @@ Tensor& randperm_out(int64_t n, Gen generator, Tensor& out) {
               "n is too large for result tensor type: '", out.toString(), "'");
   out.resize_({n});
   if (n == 0) return out;
-  std::vector<std::pair<uint64_t, int64_t>> keys(static_cast<size_t>(n));
+  std::vector<uint64_t> keys(static_cast<size_t>(n));
   draw<2>(n, generator, [&](const uint32_t* words, int64_t begin, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) keys[begin + i] = {wide(words + 2 * i), begin + i};
+    for (int64_t i = 0; i < count; ++i) keys[begin + i] = wide(words + 2 * i);
   });
-  std::sort(keys.begin(), keys.end());
+  const std::vector<Keyed> order = in_order(keys);
   fill_contiguous(out, [&](const Tensor& target) {
     AT_DISPATCH_ALL_TYPES_AND2(
         at::kHalf, at::kBFloat16, target.scalar_type(), "randperm", [&] {
           auto* data = target.mutable_data_ptr<scalar_t>();
-          for (int64_t i = 0; i < n; ++i) data[i] = static_cast<scalar_t>(keys[i].second);
+          for (int64_t i = 0; i < n; ++i) data[i] = static_cast<scalar_t>(order[i].index);
         });
   });
   return out;
@@ -184,6 +219,7 @@ Tensor& multinomial_out(const Tensor& self, int64_t samples, bool replacement, G
   }
   if (out.numel() == 0) return out;
   const Tensor weights = self.to(at::kDouble).contiguous();
+  wait_for_current_stream();
   const double* data = weights.const_data_ptr<double>();
   const auto sums = checked_sums(data, rows, self.size(-1));
   fill_contiguous(out, [&](const Tensor& target) {
