@@ -79,7 +79,8 @@ def show(name: str, ours: Callable[[], Any], theirs: Callable[[], Any], count: i
 def time_operators() -> None:
     for name, call in OPERATORS.items():
         ours, theirs = operands("ruda"), operands("cpu")
-        torch.testing.assert_close(call(*ours).cpu(), call(*theirs), equal_nan=True)
+        if name != "empty":
+            torch.testing.assert_close(call(*ours).cpu(), call(*theirs))
         show(name, lambda: call(*ours), lambda: call(*theirs), CALLS)  # noqa: B023
     a = torch.randn(64, 64)
     b = a.to("ruda")
