@@ -14,7 +14,7 @@ namespace ruda {
 namespace {
 
 constexpr const char* operation = "linear_cross_entropy";
-constexpr int64_t logits_budget = int64_t{32} << 20;  // bytes of one chunk's logits by default
+constexpr int64_t logits_budget = int64_t{48} << 20;  // bytes of one chunk's logits by default
 constexpr int64_t tile_budget = int64_t{8} << 20;     // bytes of one widened tile of the head
 
 /* A float32 matrix on the stack that a ruda_view can point into. */

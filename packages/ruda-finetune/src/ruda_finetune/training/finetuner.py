@@ -11,7 +11,7 @@ from torch import nn
 
 from ..errors import FinetuneError
 from .activation import activation_checkpoint_modules, decoder_layers
-from .loss import chunked_lm_cross_entropy
+from .loss import chunked_lm_cross_entropy, lean_chunk
 
 # Settings that change the logits after the head; the chunked loss would not see them.
 _LOGIT_SETTINGS = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0}
@@ -25,7 +25,8 @@ class CausalLMFinetuner(nn.Module):
             it, or an object with `last_hidden_state`). It must be causal: positions never look to
             the right.
         head: the vocabulary head, see `chunked_lm_cross_entropy`.
-        token_chunk_size: tokens whose logits exist at one time.
+        token_chunk_size: tokens whose logits exist at one time; None: as many as take 48 MiB, or 24
+            with activation checkpointing.
         activation_checkpointing: recompute the backbone's layers in backward: less memory, about
             a third more time.
         checkpoint_modules: which modules of the backbone; None: each entry of its longest
@@ -56,6 +57,8 @@ class CausalLMFinetuner(nn.Module):
         if activation_checkpointing:
             paths = [decoder_layers(backbone)] if checkpoint_modules is None else checkpoint_modules
             self.checkpointed = activation_checkpoint_modules(backbone, paths, preserve_rng_state)
+            if token_chunk_size is None:
+                self.token_chunk_size = lean_chunk(head)
         parameters = inspect.signature(backbone.forward).parameters
         anything = any(entry.kind is entry.VAR_KEYWORD for entry in parameters.values())
         self._takes_mask = anything or "attention_mask" in parameters

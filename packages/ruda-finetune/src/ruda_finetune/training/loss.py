@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from ..errors import FinetuneError
 
 IGNORE_INDEX = -100
-_CHUNK_BYTES = 32 * 2**20  # float32 logits of one chunk, when the caller names no chunk size
+_CHUNK_BYTES = 48 * 2**20  # float32 logits of one chunk, when the caller names no chunk size
 
 
 def shifted_labels(labels: torch.Tensor, ignore_index: int = IGNORE_INDEX) -> torch.Tensor:
@@ -55,7 +55,7 @@ def chunked_lm_cross_entropy(
             (`nn.Linear`, `NF4Linear`, `LoRALinear`, …).
         labels: int64 [..., T] on the same device; `ignore_index` where nothing is learned.
         token_chunk_size: tokens whose logits exist at one time; None: as many as keep the float32
-            logits under 32 MiB.
+            logits within 48 MiB.
         shift: labels belong to their own position and are shifted here; False: they are targets.
         reduction: "mean" over the valid (shifted) targets, or their "sum".
         recompute: for a head module that is trained, compute each chunk's logits again in backward
@@ -149,6 +149,15 @@ def _chunk_tokens(token_chunk_size: int | None, vocabulary: int | None) -> int:
             "out_features): pass token_chunk_size"
         )
     return max(1, _CHUNK_BYTES // (4 * vocabulary))
+
+
+def lean_chunk(head: nn.Module) -> int | None:
+    """Tokens whose float32 logits take 24 MiB; None for a head that does not tell its width.
+
+    For training that saves memory elsewhere too: half the logits cost a second pass over the head.
+    """
+    width = getattr(head, "out_features", None)
+    return max(1, _CHUNK_BYTES // 2 // (4 * width)) if isinstance(width, int) else None
 
 
 def _check_targets(target: torch.Tensor, vocabulary: int | None) -> None:

@@ -102,7 +102,7 @@ RUDA_ARGUMENTS(silu_mul_backward_args,
  * Rows whose target equals ignore_index cost nothing. A target outside 0..V-1 is an error.
  * dhidden[T, H] float32, dhead[V, H] float32 and dbias[V] float32 may be null: they get the gradients
  * of the sum, computed chunk by chunk in the same pass. token_chunk rows of logits at a time
- * (0: the fewest chunks whose float32 logits stay under 32 MiB each). */
+ * (0: the fewest chunks whose float32 logits take at most 48 MiB each). */
 RUDA_ARGUMENTS(linear_cross_entropy_args,
   const ruda_view* hidden;
   const ruda_view* head;
