@@ -65,10 +65,14 @@ def test_plain_modules_serve_as_backbone(kit):
 
 def test_checkpointing_halves_the_logits_too():
     head = nn.Linear(8, 49_152, bias=False, device="meta")
-    blocks = nn.Sequential(nn.ModuleList([nn.Linear(8, 8)]))
-    assert CausalLMFinetuner(blocks, head).token_chunk_size == 24 * 2**20 // (4 * 49_152)
-    assert CausalLMFinetuner(blocks, head, token_chunk_size=7).token_chunk_size == 7
-    assert CausalLMFinetuner(blocks, head, activation_checkpointing=False).token_chunk_size is None
+
+    def chunk(**options: object) -> int | None:
+        blocks = nn.Sequential(nn.ModuleList([nn.Linear(8, 8)]))
+        return CausalLMFinetuner(blocks, head, **options).token_chunk_size
+
+    assert chunk() == 24 * 2**20 // (4 * 49_152)
+    assert chunk(token_chunk_size=7) == 7
+    assert chunk(activation_checkpointing=False) is None
 
 
 def test_models_that_change_their_logits_are_refused():
