@@ -68,6 +68,7 @@ at::Tensor alias_as_cpu(const at::Tensor& ruda) {
 }
 
 c10::Storage adopt_storage(const c10::Storage& cpu) {
+  wait_for_current_stream();  // a fresh block may still be in use by the work before
   if (c10::StorageImpl* owner = owner_of(cpu)) {
     if (owner->device_type() == kRuda) {
       return c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(owner));
@@ -96,6 +97,7 @@ at::Tensor adopt_as_ruda(const at::Tensor& cpu) {
 }
 
 void sync_alias(const at::Tensor& ruda, const at::Tensor& alias) {
+  wait_for_current_stream();
   c10::TensorImpl* impl = ruda.unsafeGetTensorImpl();
   c10::StorageImpl* target = ruda.storage().unsafeGetStorageImpl();
   c10::StorageImpl* source = alias.storage().unsafeGetStorageImpl();

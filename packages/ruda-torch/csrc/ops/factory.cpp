@@ -2,6 +2,7 @@
 
 #include "allocator.h"
 #include "runtime.h"
+#include "streams.h"
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
@@ -66,10 +67,18 @@ at::Tensor efficient_zero_tensor(at::IntArrayRef size, OptionalType dtype, Optio
   return at::detail::empty_generic(size, allocator, keys, type, std::nullopt);
 }
 
-// ATen's own resize_ works through the storage's allocator and memcpy: right for host memory.
+// ATen's own functions that may enlarge a storage work through its allocator and memcpy: right for
+// host memory, once the work that writes it is done.
 const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef size,
                          std::optional<c10::MemoryFormat> format) {
+  wait_for_current_stream();
   return at::native::resize_(self, size, format);
+}
+
+at::Tensor& set_storage(at::Tensor& self, at::Storage storage, int64_t offset, at::IntArrayRef size,
+                        at::IntArrayRef stride) {
+  wait_for_current_stream();
+  return at::native::set_storage_cpu_(self, std::move(storage), offset, size, stride);
 }
 
 at::Tensor& set_empty(at::Tensor& self) {
@@ -85,7 +94,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", &at::native::set_tensor_);
   m.impl("set_.source_Storage",
          static_cast<at::Tensor& (*)(at::Tensor&, at::Storage)>(&at::native::set_));
-  m.impl("set_.source_Storage_storage_offset", &at::native::set_storage_cpu_);
+  m.impl("set_.source_Storage_storage_offset", &set_storage);
 }
 
 }  // namespace

@@ -76,13 +76,15 @@ def _memory_info() -> tuple[int, int]:
     return device.memory_free, device.memory_total
 
 
-_settings.check_async()
+asynchronous = _settings.asynchronous()
 _settings.check_target()
 _check_torch()
 _check_other_backends()
 native = _open()
 _check_native(native)
-native.attach(ruda_runtime._native.api, ruda_runtime.devices, _memory_info)
+native.attach(
+    ruda_runtime._native.api, ruda_runtime.devices, _memory_info, *([True] if asynchronous else [])
+)
 
 from . import _registration  # noqa: E402
 

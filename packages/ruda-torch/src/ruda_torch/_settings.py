@@ -1,8 +1,9 @@
 """The environment variables that ruda-torch itself reads, once, at import.
 
 `RUDA_TORCH_ASYNC=0|1`
-    0 or unset: an operator has finished when its call returns. 1 is refused: the host target has
-    synchronous streams only.
+    0 or unset: an operator has finished when its call returns. 1: RUDA's own kernels are queued on
+    the current stream, whose worker runs them. RUDA_ASYNC, ruda-runtime's own name of the same
+    setting, counts where this one is not set; different values in the two are an error.
 `RUDA_TORCH_LIBRARY=PATH`
     Another build of the native module to load instead of the package's own.
 """
@@ -15,8 +16,12 @@ from pathlib import Path
 import ruda_runtime
 
 
-def check_async() -> None:
-    """Refuse asynchronous dispatch, which no target has, and a contradiction with RUDA_ASYNC."""
+def asynchronous() -> bool:
+    """Whether work is dispatched asynchronously.
+
+    Raises:
+        ValueError: a value that is neither 0 nor 1, or two that differ.
+    """
     value = os.environ.get("RUDA_TORCH_ASYNC", "")
     if value not in ("", "0", "1"):
         raise ValueError(f"[RUDA_TORCH_ASYNC] got {value!r}, wanted '0' or '1'")
@@ -26,12 +31,7 @@ def check_async() -> None:
             f"[RUDA_TORCH_ASYNC] got {value!r} while RUDA_ASYNC is {below!r}, wanted the same "
             "value in both; unset one of them"
         )
-    if "1" in (value, below):
-        name = "RUDA_TORCH_ASYNC" if value == "1" else "RUDA_ASYNC"
-        raise NotImplementedError(
-            f"[{name}] got '1', wanted '0': the host target runs every operator before "
-            "its call returns; unset the variable"
-        )
+    return "1" in (value, below)
 
 
 def check_target() -> None:

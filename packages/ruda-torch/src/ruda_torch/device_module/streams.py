@@ -1,7 +1,11 @@
 """Streams and events.
 
-On the host target work has finished when the call that submits it returns: waiting returns at once,
-an event is a moment, and `non_blocking` copies are complete.
+Synchronous dispatch, the default: work has finished when the call that submits it returns. With
+`RUDA_TORCH_ASYNC=1` RUDA's own kernels (`torch.ops.ruda.*` and the matrix products) are queued on
+the current stream, and a worker runs them in order. Every operator that ATen's CPU kernels compute,
+a copy and `item()` wait for the current stream first, so that `non_blocking` copies are complete
+either way.
+An error in queued work is raised once, by what next waits for that stream.
 """
 
 from __future__ import annotations
@@ -58,7 +62,7 @@ class Stream(torch.Stream):
 
 
 class Event(torch.Event):
-    """A moment on a stream.
+    """A point in the work of a stream.
 
     Args:
         enable_timing: whether `elapsed_time` may be asked of it.
