@@ -39,7 +39,7 @@ int32_t queue::submit(task* added, uint64_t* number, ruda_error* error) noexcept
 
 void queue::wait(uint64_t number) noexcept {
   const auto done = [&] { return completed_.load(std::memory_order_seq_cst) >= number; };
-  if (done() || spin_until(done)) return;
+  if (done() || spin_and_yield_until(done)) return;
   waiting_.fetch_add(1, std::memory_order_seq_cst);
   for (;;) {
     const uint32_t seen = departures_.load(std::memory_order_seq_cst);
@@ -142,7 +142,7 @@ void queue::work() noexcept {
       complete(number);
     }
     const auto arrived = [&] { return arrivals_.load(std::memory_order_seq_cst) != seen; };
-    if (!spin_until(arrived)) {
+    if (!spin_and_yield_until(arrived)) {
       asleep_.store(1, std::memory_order_seq_cst);
       while (!arrived()) futex_wait(arrivals_, seen);
       asleep_.store(0, std::memory_order_seq_cst);

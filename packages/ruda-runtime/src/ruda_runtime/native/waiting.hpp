@@ -1,6 +1,8 @@
 // How this module's threads wait: a short spin, then the kernel's futex.
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -31,6 +33,21 @@ bool spin_until(Predicate&& done) {
       pause_cpu();
     }
     if (std::chrono::steady_clock::now() > deadline) return done();
+  }
+}
+
+// The same for one of two threads that take turns: the system may have put the one that was woken on
+// the waker's processor, where it runs only when that one yields.
+template <class Predicate>
+bool spin_and_yield_until(Predicate&& done) {
+  const auto deadline = std::chrono::steady_clock::now() + spin_time;
+  for (;;) {
+    for (int i = 0; i < 64; ++i) {
+      if (done()) return true;
+      pause_cpu();
+    }
+    if (std::chrono::steady_clock::now() > deadline) return done();
+    sched_yield();
   }
 }
 
