@@ -96,7 +96,9 @@ def test_causal_mask_with_left_padding(device, padded):
     query, key, value = (part.requires_grad_() for part in inputs(device, q=130, kv=130))
     visible = torch.ones(130, 130).tril().bool()
     visible[:, :padded] = False
-    visible.fill_diagonal_(True)  # padding sees itself: the reference has no gradient for empty rows
+    visible.fill_diagonal_(
+        True
+    )  # padding sees itself: the reference has no gradient for empty rows
     mask = visible[None, None].expand(2, 1, 130, 130).contiguous().to(device)
     output, _ = ruda_attention_forward(Owner(), query, key, value, mask, scaling=0.3)
     wide = [part.detach().cpu().double().requires_grad_() for part in (query, key, value)]

@@ -48,7 +48,7 @@ def linear_cross_entropy(
         head: ``[V, H]``, one of the three dtypes; any strides.
         target: int64 ``[T]``, each ``ignore_index`` or in ``0..V-1``.
         bias: ``[V]`` or None; -inf removes a class.
-        token_chunk: rows of logits at a time; 0: the fewest equal parts of at most 48 MiB of float32.
+        token_chunk: rows of logits at a time; 0: the fewest equal parts of at most 48 MiB.
         gradients: whether the gradients for hidden, head and bias are wanted. Without a bias there
             is no dbias.
 
