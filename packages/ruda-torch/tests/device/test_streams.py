@@ -1,4 +1,4 @@
-"""Streams and events of the synchronous host target."""
+"""Streams and events of the host target, however it dispatches."""
 
 from __future__ import annotations
 
@@ -126,6 +126,7 @@ def test_generic_torch_streams_and_events() -> None:
     event = torch.Event("ruda", enable_timing=True)
     event.record(stream)
     event.wait(ruda_torch.current_stream())
+    event.synchronize()
     assert event.query()
     with stream:
         assert torch.accelerator.current_stream() == stream
