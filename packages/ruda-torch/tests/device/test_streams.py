@@ -117,6 +117,7 @@ def test_a_closed_event_is_usable_after_it_is_recorded_again() -> None:
         with pytest.raises(RuntimeError, match="closed"):
             use()
     event.record()
+    event.synchronize()
     assert event.query()
     assert event.elapsed_time(event) == 0
 
