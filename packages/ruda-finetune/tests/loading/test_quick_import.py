@@ -76,6 +76,26 @@ def test_nothing_is_deferred_where_processes_work_together() -> None:
     )
 
 
+def test_it_can_be_switched_off() -> None:
+    run(
+        """
+        import os, sys
+        from ruda_finetune import ModelFileError
+        from ruda_finetune.loading.quick_import import import_transformers
+        os.environ["RUDA_QUICK_IMPORT"] = "no"
+        try:
+            import_transformers()
+        except ModelFileError as error:
+            assert "got 'no', wanted 0 or 1" in str(error)
+        else:
+            raise AssertionError("taken")
+        os.environ["RUDA_QUICK_IMPORT"] = "0"
+        import_transformers()
+        assert "torch.distributed.tensor" in sys.modules and "torch._dynamo" in sys.modules
+        """
+    )
+
+
 def test_the_names_of_transformers_are_what_they_are_without_it() -> None:
     names = run(
         """

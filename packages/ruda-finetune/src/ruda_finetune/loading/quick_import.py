@@ -12,7 +12,7 @@ real one first. Only `isinstance` needs no import: while the module that defines
 loaded, nothing can be an instance of it.
 
 A module that is loaded already is not touched, and nothing is deferred where several processes
-work together.
+work together or the environment says `RUDA_QUICK_IMPORT=0`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
+
+from ..errors import ModelFileError
 
 #: Modules that are deferred with everything below them.
 DEFERRED = (
@@ -300,7 +302,7 @@ def quick_import() -> Iterator[None]:
     """
     global _active
     with collector_paused():
-        if not _one_process():
+        if not _wanted():
             yield
             return
         with _lock:
@@ -340,8 +342,13 @@ def _watch_dynamo() -> None:
         sys.meta_path.insert(0, _AfterImport("torch._dynamo", _tell_dynamo))
 
 
-def _one_process() -> bool:
-    """Whether nothing says that this process is one of several (torchrun, MPI)."""
+def _wanted() -> bool:
+    """Whether the user left it on, and nothing says that this process is one of several."""
+    setting = os.environ.get("RUDA_QUICK_IMPORT", "1")
+    if setting not in ("0", "1"):
+        raise ModelFileError(f"[load_model] RUDA_QUICK_IMPORT: got {setting!r}, wanted 0 or 1")
+    if setting == "0":
+        return False
     distributed = sys.modules.get("torch.distributed")
     initialized = getattr(distributed, "is_initialized", None)
     return "WORLD_SIZE" not in os.environ and not (initialized is not None and initialized())
