@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import ruda_runtime
-import ruda_torch
+import ruda_torch  # noqa: F401 - leads the number of threads to torch
 
 START = """
 import time
@@ -249,10 +249,16 @@ def test_threads_do_not_change_results_of_queued_work() -> None:
         x, w = ruda(300, 400), ruda(400, 400)
         for _ in range(10):
             x = torch.ops.ruda.rms_norm(torch.ops.ruda.silu_mul(x @ w, x) + x, None, 1e-6)
-        print(x.double().sum().item(), x[3, 4].item())
+        print(hash(x.cpu().numpy().tobytes()))  # a sum of ATen's depends on its threads
     """
-    assert len({run(code, mode, RUDA_NUM_THREADS=n) for mode in "01" for n in "12"}) == 1
+    assert (
+        len(
+            {run(code, mode, RUDA_NUM_THREADS=n, PYTHONHASHSEED="0") for mode in "01" for n in "12"}
+        )
+        == 1
+    )
 
 
-def test_this_process_is_synchronous() -> None:
-    assert ruda_torch.current_stream().query() and not ruda_runtime._native.asynchronous()
+def test_synchronous_dispatch_is_the_default() -> None:
+    code = "busy(); print(queued, ruda_torch.current_stream().query())"
+    assert run(code, "") == "False True\n"
