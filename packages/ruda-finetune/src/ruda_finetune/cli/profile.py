@@ -233,8 +233,8 @@ def flops(name: str, shapes: Any) -> float:
     if name == "ruda::lora_low":
         return 2.0 * rows * a
     if name.startswith("ruda::linear_cross_entropy"):
-        once = 2.0 * rows * prod(given.get("head") or [0])
-        return once * (2 if "gradients" in name else 1)  # with the hidden states' gradient
+        # the logits and, in the same operator, the hidden states' gradient
+        return 2 * 2.0 * rows * prod(given.get("head") or [0])
     if "attention" in name and given.get("query") and given.get("key"):
         keys = given["key"][-2 if len(given["key"]) == 4 else 0]  # dense or packed rows
         return (5.0 if backward else 2.0) * prod(given["query"]) * keys
