@@ -27,6 +27,12 @@ RUDA_INLINE To bits_as(From value) noexcept {
   std::memcpy(&result, &value, sizeof(result));
   return result;
 }
+
+#if defined(__aarch64__)
+using native_half = __fp16;  // GCC has _Float16 in C++ for AArch64 from 13 on
+#elif defined(__F16C__)
+using native_half = _Float16;
+#endif
 }  // namespace detail
 
 RUDA_INLINE float to_float(float value) noexcept { return value; }
@@ -38,7 +44,7 @@ RUDA_INLINE float to_float(bfloat16 value) noexcept {
 
 RUDA_INLINE float to_float(float16 value) noexcept {
 #if defined(__F16C__) || defined(__aarch64__)
-  return static_cast<float>(detail::bits_as<_Float16>(value.bits));
+  return static_cast<float>(detail::bits_as<detail::native_half>(value.bits));
 #else
   // Branch-free, so that loops over it vectorise. The exponent is rebased by a multiplication, which
   // also normalises subnormals; infinity and NaN get the top exponent back afterwards.
@@ -75,7 +81,7 @@ RUDA_INLINE bfloat16 from_float<bfloat16>(float value) noexcept {
 template <>
 RUDA_INLINE float16 from_float<float16>(float value) noexcept {
 #if defined(__F16C__) || defined(__aarch64__)
-  return {detail::bits_as<uint16_t>(static_cast<_Float16>(value))};
+  return {detail::bits_as<uint16_t>(static_cast<detail::native_half>(value))};
 #else
   const uint32_t bits = detail::bits_as<uint32_t>(value);
   const uint32_t sign = (bits >> 16) & 0x8000u;
