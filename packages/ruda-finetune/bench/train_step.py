@@ -209,20 +209,6 @@ def true_flops(tokens: int, checkpointing: bool) -> float:
     return forward + backward + head + (again if checkpointing else 0.0)
 
 
-def gemm_rate() -> float:
-    """FLOP/s of ruda:0's float32 GEMM, best of seven, in this process."""
-    import torch
-
-    a = torch.randn(512, 2048, device="ruda:0")
-    b = torch.randn(2048, 2048, device="ruda:0")
-    best = float("inf")
-    for _ in range(9):
-        started = time.perf_counter()
-        a @ b
-        best = min(best, time.perf_counter() - started)
-    return 2 * 512 * 2048 * 2048 / best
-
-
 def batch(tokens: int, vocabulary: int) -> object:
     """The same token ids for every tool."""
     import torch
@@ -272,8 +258,12 @@ def main() -> None:
             "losses": losses,
         }
         if arguments.tool == "ruda":
-            flops = true_flops(tokens, arguments.checkpointing)
-            result["flop_share"] = flops / (result["step_ms"] / 1e3) / gemm_rate()
+            import torch
+
+            from ruda_finetune.cli.profile import gemm_rate
+
+            rate = true_flops(tokens, arguments.checkpointing) / (result["step_ms"] / 1e3)
+            result["flop_share"] = rate / gemm_rate(torch.device("ruda:0"))
         if not arguments.checkpointing:
             result["kept_bytes"] = KeptBytes(tool.model).of(tool.loss, ids)
         print(json.dumps(result), flush=True)
