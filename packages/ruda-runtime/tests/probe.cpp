@@ -318,20 +318,14 @@ int32_t probe_register_undescribed(ruda_error* error) {
   return ruda::api()->register_kernel(&kernel, error);
 }
 
-static std::atomic<int32_t> team_threads{3};
-static std::atomic<int64_t> team_loops{0};
+static std::atomic<int32_t> other_threads{3};
 
-// Another library's team: serial here, but counted.
-int32_t probe_install_team(int32_t on, ruda_error* error) {
-  static constexpr ruda_team team{
-      [](int32_t members, void (*body)(void* state, int32_t member), void* state) {
-        ++team_loops;
-        for (int32_t member = 0; member < members; ++member) body(state, member);
-      },
-      [] { return team_threads.load(); }, [](int32_t count) { team_threads = count; }};
-  return ruda::api()->set_team(on != 0 ? &team : nullptr, error);
+// Another library that decides the number of threads.
+int32_t probe_follow_threads(int32_t on, ruda_error* error) {
+  static constexpr ruda_thread_setting setting{[] { return other_threads.load(); },
+                                               [](int32_t count) { other_threads = count; }};
+  return ruda::api()->follow_threads(on != 0 ? &setting : nullptr, error);
 }
-int64_t probe_team_loops() { return team_loops; }
-void probe_resize_team(int32_t count) { team_threads = count; }
+void probe_set_other_threads(int32_t count) { other_threads = count; }
 
 }  // extern "C"

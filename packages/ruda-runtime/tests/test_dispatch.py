@@ -139,25 +139,21 @@ def test_fields_that_cannot_be_copied_do_not_compile(
     assert done.returncode != 0 and problem in done.stderr, done.stderr
 
 
-def test_a_team_decides_the_number_of_threads(
+def test_another_library_decides_the_number_of_threads(
     probe: ctypes.CDLL, threads: Callable[[int], None]
 ) -> None:
-    probe.probe_team_loops.restype = ctypes.c_int64
     own = rr.get_num_threads()
     error = Error()
-    assert probe.probe_install_team(1, ctypes.byref(error)) == 0, error.text
+    assert probe.probe_follow_threads(1, ctypes.byref(error)) == 0, error.text
     try:
         assert rr.get_num_threads() == 3
         rr.set_num_threads(5)
         assert rr.get_num_threads() == 5
-        probe.probe_resize_team(2)
-        assert rr.get_num_threads() == 2
-        loops = probe.probe_team_loops()
-        assert probe.probe_callers(1, 10) == 10
-        assert probe.probe_team_loops() == loops + 10
-        probe.probe_resize_team(1)
-        assert probe.probe_callers(1, 10) == 10
-        assert probe.probe_team_loops() == loops + 10  # alone: nothing to hand out
+        for count in (4, 1, 2):
+            probe.probe_set_other_threads(count)
+            assert rr.get_num_threads() == count
+            assert probe.probe_callers(1, 10) == 10
+        assert rr._native.started_workers() >= 3  # the loops with four threads were the pool's
     finally:
-        probe.probe_install_team(0, ctypes.byref(error))
+        probe.probe_follow_threads(0, ctypes.byref(error))
     assert rr.get_num_threads() == own

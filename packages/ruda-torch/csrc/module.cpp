@@ -12,7 +12,7 @@
 #include "runtime.h"
 #include "state.h"
 #include "streams.h"
-#include "team.h"
+#include "threads.h"
 
 #include "ops/boxed.h"
 
@@ -40,7 +40,7 @@ void attach(const py::object& capsule, py::function first_use, py::function memo
               "registered a PrivateUse1 device in this process; PyTorch has room for one");
   set_api(table);
   set_asynchronous(asynchronous);
-  install_team();
+  follow_aten_threads();
   c10::SetAllocator(kRuda, ruda_allocator());
   register_guard();
   register_hooks();

@@ -1,6 +1,7 @@
 #include "boxed.h"
 
 #include "../runtime.h"
+#include "../threads.h"
 #include "host_call.h"
 
 #include <ATen/core/ivalue.h>
@@ -23,6 +24,7 @@ struct Argument {
   Kind kind;
   bool written;
   bool host_values;  // a CPU tensor of numbers by contract (`scalars` of the foreach operators)
+  bool table;        // that a few values are looked up in: its size says nothing about the work
 };
 
 struct Result {
@@ -62,8 +64,16 @@ std::optional<Kind> kind_of(const c10::TypePtr& type) {
   }
 }
 
+bool looks_up(const std::string& name) {
+  for (const char* known : {"aten::embedding", "aten::gather", "aten::index", "aten::index_select"}) {
+    if (name == known) return true;
+  }
+  return false;
+}
+
 Plan plan_of(const c10::FunctionSchema& schema) {
   Plan plan;
+  const bool lookup = looks_up(schema.name());
   plan.argument_count = static_cast<uint32_t>(schema.arguments().size());
   plan.result_count = static_cast<uint32_t>(schema.returns().size());
   for (uint32_t i = 0; i < plan.argument_count; ++i) {
@@ -71,7 +81,7 @@ Plan plan_of(const c10::FunctionSchema& schema) {
     const auto kind = kind_of(argument.type());
     if (!kind.has_value()) continue;
     const bool written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-    plan.arguments.push_back({i, *kind, written, argument.name() == "scalars"});
+    plan.arguments.push_back({i, *kind, written, argument.name() == "scalars", lookup && i == 0});
   }
   plan.plain_results = true;
   for (const c10::Argument& result : schema.returns()) {
@@ -100,6 +110,7 @@ class Boxed final : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
     HostCall call;
+    OneThread threads;
     // The stack gets aliases; the originals stay alive here.
     c10::SmallVector<c10::IValue, 6> originals;
     const size_t first = stack->size() - plan_.argument_count;
@@ -110,14 +121,14 @@ class Boxed final : public c10::OperatorKernel {
       if (original.isNone()) continue;  // and so is the slot now
       switch (argument.kind) {
         case Kind::Tensor:
-          slot = alias(op, call, argument, original.toTensor());
+          slot = alias(op, call, threads, argument, original.toTensor());
           break;
         case Kind::TensorList: {
           const auto list = original.toTensorList();
           c10::List<at::Tensor> aliases;
           aliases.reserve(list.size());
           for (const at::Tensor& tensor : list) {
-            aliases.push_back(alias(op, call, argument, tensor));
+            aliases.push_back(alias(op, call, threads, argument, tensor));
           }
           slot = std::move(aliases);
           break;
@@ -128,7 +139,7 @@ class Boxed final : public c10::OperatorKernel {
           aliases.reserve(list.size());
           for (const std::optional<at::Tensor>& tensor : list) {
             if (tensor.has_value()) {
-              aliases.push_back(alias(op, call, argument, *tensor));
+              aliases.push_back(alias(op, call, threads, argument, *tensor));
             } else {
               aliases.push_back(std::nullopt);
             }
@@ -150,9 +161,10 @@ class Boxed final : public c10::OperatorKernel {
   }
 
  private:
-  at::Tensor alias(const c10::OperatorHandle& op, HostCall& call, const Argument& argument,
-                   const at::Tensor& tensor) const {
+  at::Tensor alias(const c10::OperatorHandle& op, HostCall& call, OneThread& threads,
+                   const Argument& argument, const at::Tensor& tensor) const {
     if (!tensor.defined()) return tensor;
+    if (tensor.numel() > kFewElements && !argument.table) threads.end();
     if (tensor.is_privateuseone()) {
       return argument.written ? call.alias_written(tensor) : call.alias(tensor);
     }

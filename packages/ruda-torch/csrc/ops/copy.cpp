@@ -9,6 +9,7 @@
 #include "runtime.h"
 #include "state.h"
 #include "streams.h"
+#include "threads.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
@@ -19,6 +20,7 @@
 #include <ATen/ops/copy_native.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace ruda_torch {
@@ -49,30 +51,61 @@ void count_copy(const at::Tensor& source, const at::Tensor& target) {
   }
 }
 
+bool is_strided_real(const at::Tensor& tensor) {
+  return (on_ruda(tensor) || tensor.device().is_cpu()) && tensor.layout() == c10::kStrided &&
+         !tensor.is_conj() && !tensor.is_neg() && !tensor._is_zerotensor();
+}
+
+// Long copies that convert or have strides. Not complex numbers, of which ATen drops a part with a
+// warning, and not transpositions, for which it has a kernel of its own.
+bool has_parts(const at::Tensor& target, const at::Tensor& source) {
+  const auto plain = [](const at::Tensor& tensor) {
+    return is_strided_real(tensor) && tensor.dim() > 0 && !tensor.is_complex() &&
+           !tensor.is_quantized();
+  };
+  return target.numel() > kFewElements && plain(target) && plain(source) &&
+         (target.scalar_type() != source.scalar_type() ||
+          source.stride(-1) == target.stride(-1));
+}
+
+// CPU tensors of the same number of dimensions, along the longest of them.
+void copy_in_parts(const at::Tensor& target, at::Tensor source) {
+  if (source.sizes() != target.sizes()) source = source.expand(target.sizes());
+  const auto sizes = target.sizes();
+  const int64_t dim = std::max_element(sizes.begin(), sizes.end()) - sizes.begin();
+  const int64_t grain = std::max<int64_t>(1, sizes[dim] / (target.numel() / kFewElements + 1));
+  parallel_parts(sizes[dim], grain, [&](int64_t begin, int64_t end) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const OneThread alone;
+    at::Tensor part = target.narrow(dim, begin, end - begin);
+    at::native::copy_(part, source.narrow(dim, begin, end - begin), false);
+  });
+}
+
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const InsideRuda inside;
   // Here, because the aliases have storages of their own: ATen's check does not see that they share.
   at::assert_no_partial_overlap(target, source);
   count_copy(source, target);
+  OneThread threads;
+  if (target.numel() > kFewElements) threads.end();
   at::Tensor written = as_cpu(target, "target");
-  at::native::copy_(written, as_cpu(source, "source"), non_blocking);
+  const at::Tensor read = as_cpu(source, "source");
+  if (has_parts(target, source)) {
+    copy_in_parts(written, read);
+  } else {
+    at::native::copy_(written, read, non_blocking);
+  }
   return target;
 }
 
 // ---- bytes that lie in the same order on both sides ---------------------------------------------
 
-constexpr size_t kOneThread = 1 << 17;  // more is ATen's, which copies on all threads
-
-bool is_strided_real(const at::Tensor& tensor) {
-  return (on_ruda(tensor) || tensor.device().is_cpu()) && tensor.layout() == c10::kStrided &&
-         !tensor.is_conj() && !tensor.is_neg() && !tensor._is_zerotensor();
-}
-
 bool same_bytes(const at::Tensor& target, const at::Tensor& source) {
   return source.defined() && target.scalar_type() == source.scalar_type() &&
          target.sizes() == source.sizes() && target.is_contiguous() && source.is_contiguous() &&
-         target.nbytes() <= kOneThread && is_strided_real(target) && is_strided_real(source);
+         is_strided_real(target) && is_strided_real(source);
 }
 
 void copy_bytes(const at::Tensor& target, const at::Tensor& source) {
@@ -82,7 +115,12 @@ void copy_bytes(const at::Tensor& target, const at::Tensor& source) {
   if (target.numel() == 0) return;
   const void* from = source.const_data_ptr();
   void* to = target.mutable_data_ptr();
-  if (to != from) std::memcpy(to, from, target.nbytes());
+  if (to == from) return;
+  constexpr int64_t part = 1 << 18;
+  parallel_parts(static_cast<int64_t>(target.nbytes()), part, [&](int64_t begin, int64_t end) {
+    std::memcpy(static_cast<char*>(to) + begin, static_cast<const char*>(from) + begin,
+                static_cast<size_t>(end - begin));
+  });
 }
 
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
@@ -95,8 +133,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
 // A dense tensor's clone has its strides, and so its bytes in their order.
 at::Tensor clone(const at::Tensor& self, std::optional<c10::MemoryFormat> format) {
   if (format.value_or(c10::MemoryFormat::Preserve) != c10::MemoryFormat::Preserve ||
-      !is_strided_real(self) || self.nbytes() > kOneThread ||
-      !self.is_non_overlapping_and_dense()) {
+      !is_strided_real(self) || !self.is_non_overlapping_and_dense()) {
     return at::native::clone(self, format);
   }
   at::Tensor result = at::detail::empty_strided_generic(

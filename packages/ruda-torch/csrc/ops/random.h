@@ -5,42 +5,16 @@
 #include "philox.h"
 
 #include "../generator.h"
-#include "../runtime.h"
-#include "../streams.h"
+#include "../threads.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <limits>
 #include <type_traits>
 
 namespace ruda_torch {
-
-// body(begin, end) over [0, count) in parts of `grain`; an exception of a body is thrown here.
-template <class Body>
-void parallel_parts(int64_t count, int64_t grain, const Body& body) {
-  struct Shared {
-    const Body* body;
-    std::atomic_flag failed;
-    std::exception_ptr exception;
-  } shared{&body, {}, nullptr};
-  wait_for_current_stream();
-  api()->parallel_for(
-      0, count, grain,
-      [](void* context, int64_t begin, int64_t end, int32_t) {
-        auto& state = *static_cast<Shared*>(context);
-        try {
-          (*state.body)(begin, end);
-        } catch (...) {
-          if (!state.failed.test_and_set()) state.exception = std::current_exception();
-        }
-      },
-      &shared);
-  if (shared.exception) std::rethrow_exception(shared.exception);
-}
 
 // body(words, begin, count): element begin + i owns words[i * per_element ...]. Reserves the
 // numbers.

@@ -191,7 +191,7 @@ RUDA_COMPARISON(ge)
 #undef RUDA_COMPARISON
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
-  use_cpu_kernels<native::add_stub, native::mul_stub, native::div_true_stub,
+  use_elementwise_kernels<native::add_stub, native::mul_stub, native::div_true_stub,
                   native::bitwise_and_stub, native::bitwise_or_stub, native::bitwise_xor_stub,
                   native::maximum_stub, native::minimum_stub, native::pow_tensor_tensor_stub,
                   native::sigmoid_backward_stub, native::tanh_backward_stub, native::eq_stub,

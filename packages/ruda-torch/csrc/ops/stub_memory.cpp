@@ -63,7 +63,8 @@ Tensor cat(const at::ITensorListRef& tensors, int64_t dim) {
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
-  use_cpu_kernels<native::fill_stub, native::copy_stub, native::cat_serial_stub>();
+  use_elementwise_kernels<native::fill_stub>();
+  use_cpu_kernels<native::copy_stub, native::cat_serial_stub>();
   library.impl(kFill, TORCH_FN(fill));
   library.impl(kZero, TORCH_FN(zero));
   library.impl(kCat, TORCH_FN(cat));

@@ -13,7 +13,7 @@
 #include "../counters.h"
 #include "../cpu_allocator_proxy.h"
 #include "../state.h"
-#include "../streams.h"
+#include "../threads.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/TensorIterator.h>
@@ -22,6 +22,7 @@
 #include <c10/core/Scalar.h>
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -36,12 +37,65 @@ using at::Tensor;
 template <auto& table, class Function>
 struct OnCpu;
 
-template <auto& table, class Return, class... Args>
-struct OnCpu<table, Return (*)(Args...)> {
-  static Return run(Args... args) { return table(c10::kCPU, std::forward<Args>(args)...); }
+template <auto& table, class Return, class First, class... Args>
+struct OnCpu<table, Return (*)(First, Args...)> {
+  static Return run(First first, Args... args) {
+    OneThread alone;
+    if constexpr (std::is_convertible_v<First, const at::TensorIteratorBase&>) {
+      if (first.numel() > kFewElements) alone.end();
+    }
+    return table(c10::kCPU, std::forward<First>(first), std::forward<Args>(args)...);
+  }
 };
 
-// The CPU's kernels of the tables stand in for ours.
+// An elementwise kernel, in parts on the runtime's pool, as many whatever the number of threads; each
+// is below what ATen would share. ATen computes the last few values of a row one by one, with other
+// roundings than whole vectors: parts of a row end where its vectors do.
+template <auto& table, class Function>
+struct InParts;
+
+template <auto& table, class Iterator, class... Args>
+struct InParts<table, void (*)(Iterator&, Args...)> {
+  static void run(Iterator& iterator, Args... args) {
+    if (iterator.numel() <= kAtenGrain) {
+      table(c10::kCPU, iterator, args...);
+      return;
+    }
+    const int dim = longest_dim(iterator);
+    const int64_t length = iterator.shape()[dim];
+    constexpr int64_t vectors = 128;  // two of the longest, of one-byte values
+    int64_t grain = std::max<int64_t>(1, length / (iterator.numel() / kAtenGrain + 1));
+    if (dim == 0) grain = (grain + vectors - 1) / vectors * vectors;
+    parallel_parts(length, grain, [&](int64_t begin, int64_t end) {
+      const OneThread alone;
+      at::TensorIterator part(iterator);
+      part.narrow(dim, begin, end - begin);
+      table(c10::kCPU, part, args...);
+    });
+  }
+
+ private:
+  // The outermost dimension that gives enough parts, or the longest.
+  static int longest_dim(const at::TensorIteratorBase& iterator) {
+    constexpr int64_t enough = 32;
+    int longest = 0;
+    for (int dim = iterator.ndim() - 1; dim >= 0; --dim) {
+      if (iterator.shape()[dim] >= enough) return dim;
+      if (iterator.shape()[dim] > iterator.shape()[longest]) longest = dim;
+    }
+    return longest;
+  }
+};
+
+// The CPU's kernels of the tables stand in for ours: elementwise ones,
+template <auto&... tables>
+void use_elementwise_kernels() {
+  (tables.set_privateuse1_dispatch_ptr(
+       &InParts<tables, typename std::remove_reference_t<decltype(tables)>::FnPtr>::run),
+   ...);
+}
+
+// and others: reductions, which ATen's team shares where they are long, and what has no threads.
 template <auto&... tables>
 void use_cpu_kernels() {
   (tables.set_privateuse1_dispatch_ptr(

@@ -217,7 +217,7 @@ Tensor threshold_backward(const Tensor& grad, const Tensor& self, const Scalar& 
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
-  use_cpu_kernels<native::addcmul_stub, native::addcdiv_stub, native::lerp_kernel_scalar_weight,
+  use_elementwise_kernels<native::addcmul_stub, native::addcdiv_stub, native::lerp_kernel_scalar_weight,
                   native::clamp_scalar_stub, native::clamp_min_scalar_stub,
                   native::clamp_max_scalar_stub, native::pow_tensor_scalar_stub,
                   native::threshold_stub>();

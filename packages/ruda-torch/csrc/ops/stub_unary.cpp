@@ -93,7 +93,7 @@ RUDA_UNARY(bitwise_not, integer_fits)
 #undef RUDA_UNARY
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
-  use_cpu_kernels<native::bitwise_not_stub, native::ceil_stub, native::cos_stub, native::erf_stub,
+  use_elementwise_kernels<native::bitwise_not_stub, native::ceil_stub, native::cos_stub, native::erf_stub,
                   native::exp_stub, native::expm1_stub, native::floor_stub, native::log_stub,
                   native::log1p_stub, native::log2_stub, native::neg_stub, native::reciprocal_stub,
                   native::round_stub, native::rsqrt_stub, native::sigmoid_stub, native::silu_stub,

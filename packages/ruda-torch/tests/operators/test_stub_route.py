@@ -295,3 +295,61 @@ def test_lazy_negative_and_conjugate_views() -> None:
     z = torch.complex(sample((4,), torch.float32), sample((4,), torch.float32, seed=1))
     for call in (lambda t: t.conj() * t, lambda t: t.conj().imag.exp(), lambda t: t.conj() + 1):
         same(call(z.to(D)), call(z))
+
+
+LONG = (
+    [lambda x, y, name=name: getattr(torch, name)(x) for name in UNARY if name != "bitwise_not"]
+    + [lambda x, y, name=name: getattr(torch, name)(x, y) for name in ["add", "sub", "mul", *PURE]]
+    + [
+        lambda x, y: torch.div(x, y),
+        lambda x, y: torch.pow(x.abs(), y),
+        lambda x, y: torch.pow(x, 3),
+        lambda x, y: torch.nn.functional.silu(x),
+        lambda x, y: torch.nn.functional.threshold(x, 0.5, -1.0),
+        lambda x, y: torch.addcmul(x, y, y, value=0.5),
+        lambda x, y: torch.addcdiv(x, y, y.abs() + 1, value=0.5),
+        lambda x, y: torch.lerp(x, y.expand_as(x), 0.3),
+        lambda x, y: torch.clamp(x, -0.5, 0.5),
+        lambda x, y: torch.clamp(x, min=-0.5),
+        lambda x, y: torch.clamp(x, max=0.5),
+        lambda x, y: x.clone().fill_(1.5),
+        lambda x, y: x.clone().mul_(y),
+        lambda x, y: x.clone(memory_format=torch.contiguous_format),
+        lambda x, y: torch.empty_like(x).copy_(y),
+        lambda x, y: x.to(torch.float64),
+        lambda x, y: x.to(torch.bfloat16).to(torch.float16),
+        lambda x, y: x.to(torch.int32) | 3,
+        lambda x, y: x > 0.1,
+        lambda x, y: torch.nn.functional.pad(x, (3, 5)),
+    ]
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("form", ["contiguous", "transposed", "strided", "rows", "broadcast"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_long_tensors_in_parts(threads: int, form: str, dtype: torch.dtype) -> None:
+    """Parts on the pool are the CPU's one thread bit for bit."""
+    before = torch.get_num_threads()
+
+    def operands(device: str) -> tuple[torch.Tensor, torch.Tensor]:
+        x = sample((401, 1003), dtype).to(device)
+        y = sample((401, 1003), dtype, seed=1).to(device)
+        if form == "transposed":
+            return x.mT, y.mT
+        if form == "strided":
+            return x[:, ::2], y[:, 1::2].contiguous()[:, :1].expand(401, 502)
+        if form == "rows":
+            return x[::2, 1:], y[1::2].contiguous()[:1, 1:]
+        return (x, y[:, :1]) if form == "broadcast" else (x, y)
+
+    try:
+        for index, operation in enumerate(LONG):
+            torch.set_num_threads(1)
+            wanted = operation(*operands("cpu"))
+            torch.set_num_threads(threads)
+            got = operation(*operands(D))
+            assert torch.equal(got.cpu().nan_to_num(7.0), wanted.nan_to_num(7.0)), index
+            assert got.stride() == wanted.stride()
+    finally:
+        torch.set_num_threads(before)

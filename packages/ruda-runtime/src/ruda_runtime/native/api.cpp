@@ -28,7 +28,7 @@ const ruda_api& api_table() {
       .launch = launch,
       .launch_count = launch_count,
       .cpu_level = cpu_level,
-      .set_team = set_team,
+      .follow_threads = follow_threads,
       .asynchronous = asynchronous,
       .set_asynchronous = set_asynchronous,
       .open_stream = open_stream,

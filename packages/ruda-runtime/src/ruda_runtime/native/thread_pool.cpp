@@ -31,9 +31,8 @@ thread_local int32_t promised_threads = 0;
 // In the worker of a stream: how many threads the submission's caller may use; 0: not such a worker.
 thread_local int32_t submitted_threads = 0;
 
-// The other library's team, if any; a forked child keeps its size but not its threads.
-std::atomic<const ruda_team*> installed_team{nullptr};
-std::atomic<bool> team_runs{false};
+// The library that decides the number of threads, if any.
+std::atomic<const ruda_thread_setting*> followed{nullptr};
 
 // A loop is open while it has parts to give out. `state` is the open bit, a bit that says the caller
 // sleeps until the last worker leaves, and the number of workers inside. A worker that wakes up late
@@ -62,10 +61,10 @@ class pool {
     count_.store(count, std::memory_order_relaxed);
   }
 
-  // Needs the pool acquired. At most `members` threads take part, on `team` or (null) on the pool's own.
+  // Needs the pool acquired. At most `members` threads take part.
   void run(int64_t begin, int64_t end, int64_t grain, int64_t parts, ruda_range_fn fn, void* context,
-           int32_t members, const ruda_team* team) {
-    if (team == nullptr) start(members);
+           int32_t members) {
+    start(members);
     limit_ = members;
     begin_ = begin;
     end_ = end;
@@ -76,12 +75,6 @@ class pool {
     fn_ = fn;
     context_ = context;
     next_.store(0, std::memory_order_relaxed);
-    if (team != nullptr) {  // the loop stays closed to the pool's own threads
-      team->run(static_cast<int32_t>(std::min<int64_t>(members, parts)),
-                [](void* self, int32_t member) { static_cast<pool*>(self)->run_parts(member); },
-                this);
-      return;
-    }
     state_.store(open_bit, std::memory_order_release);
     epoch_.fetch_add(1, std::memory_order_seq_cst);
     // A thread above the limit would take a wake-up meant for another: then all are woken.
@@ -200,12 +193,8 @@ void make_pool(int32_t count) {
   instance.store(new (pool_memory) pool(count), std::memory_order_release);
 }
 
-// The threads do not exist in a forked child, neither ours nor a team's; whatever state they left is
-// overwritten.
-void after_fork_in_child() {
-  team_runs.store(false, std::memory_order_relaxed);
-  make_pool(num_threads());
-}
+// The threads do not exist in a forked child; whatever state they left is overwritten.
+void after_fork_in_child() { make_pool(num_threads()); }
 
 int32_t check_outside(const char* operation, ruda_error* error) {
   RUDA_CHECK(parallel_depth == 0, error, RUDA_ERROR_RUNTIME,
@@ -224,8 +213,9 @@ void prepare_thread_pool() {
 
 int32_t num_threads() noexcept {
   if (submitted_threads != 0) return submitted_threads;
-  if (const ruda_team* team = installed_team.load(std::memory_order_acquire); team != nullptr)
-    return std::max<int32_t>(1, team->size());
+  if (const ruda_thread_setting* setting = followed.load(std::memory_order_acquire);
+      setting != nullptr)
+    return std::max<int32_t>(1, setting->count());
   return the_pool().count();
 }
 
@@ -242,8 +232,9 @@ int32_t set_num_threads(int32_t count, ruda_error* error) noexcept {
              "[set_num_threads] count: got %d, wanted 1 to 1024", count);
   RUDA_TRY(check_outside("set_num_threads", error));
   promised_threads = 0;
-  if (const ruda_team* team = installed_team.load(std::memory_order_acquire); team != nullptr) {
-    team->resize(count);
+  if (const ruda_thread_setting* setting = followed.load(std::memory_order_acquire);
+      setting != nullptr) {
+    setting->set(count);
     return RUDA_OK;
   }
   pool& shared = the_pool();
@@ -253,15 +244,9 @@ int32_t set_num_threads(int32_t count, ruda_error* error) noexcept {
   return RUDA_OK;
 }
 
-int32_t set_team(const ruda_team* team, ruda_error* error) noexcept {
-  RUDA_TRY(check_outside("set_team", error));
-  pool& shared = the_pool();
-  while (!shared.try_acquire()) sched_yield();
-  // The pool's own threads go: they would only spin beside the team's.
-  if (team != nullptr) shared.resize(shared.count());
-  installed_team.store(team, std::memory_order_release);
-  team_runs.store(team != nullptr, std::memory_order_relaxed);
-  shared.release();
+int32_t follow_threads(const ruda_thread_setting* setting, ruda_error* error) noexcept {
+  RUDA_TRY(check_outside("follow_threads", error));
+  followed.store(setting, std::memory_order_release);
   return RUDA_OK;
 }
 
@@ -280,12 +265,7 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, ruda_range_fn fn,
     // Another thread may have raised the count since; it cannot while the pool is acquired.
     const int32_t members = num_threads();
     const bool kept = members > 1 && (promised == 0 || members <= promised);
-    if (kept) {
-      // A stream's worker keeps off the team: it would get a second one, whose idle threads spin too.
-      const bool on_team = submitted_threads == 0 && team_runs.load(std::memory_order_relaxed);
-      shared.run(begin, end, grain, parts, fn, context, members,
-                 on_team ? installed_team.load(std::memory_order_acquire) : nullptr);
-    }
+    if (kept) shared.run(begin, end, grain, parts, fn, context, members);
     shared.release();
     if (kept) return;
   }

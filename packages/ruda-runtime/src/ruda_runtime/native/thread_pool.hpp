@@ -18,8 +18,7 @@ int32_t promise_threads() noexcept;
 int32_t set_num_threads(int32_t count, ruda_error* error) noexcept;
 int32_t in_parallel() noexcept;
 
-// Called by a stream's worker: num_threads() of the thread that submitted the work it runs next. Its
-// loops run on the pool's own threads.
+// Called by a stream's worker: num_threads() of the thread that submitted the work it runs next.
 void set_submitted_threads(int32_t count) noexcept;
 
 // Calls fn for parts [begin, begin + grain), [begin + grain, ...), ...: which parts there are depends
@@ -29,8 +28,8 @@ void set_submitted_threads(int32_t count) noexcept;
 void parallel_for(int64_t begin, int64_t end, int64_t grain, ruda_range_fn fn,
                   void* context) noexcept;
 
-// Runs later loops on another library's threads, as many as it says; null goes back to the pool's own.
-int32_t set_team(const ruda_team* team, ruda_error* error) noexcept;
+// Later loops have as many threads as another library says; null goes back to the pool's own number.
+int32_t follow_threads(const ruda_thread_setting* setting, ruda_error* error) noexcept;
 
 // Worker threads alive now (0 before the first parallel loop).
 int32_t started_workers() noexcept;

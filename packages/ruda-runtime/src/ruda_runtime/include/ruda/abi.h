@@ -116,14 +116,11 @@ typedef struct ruda_kernel {
 /* `begin..end` is one part of the range; `worker` is below num_threads(). */
 typedef void (*ruda_range_fn)(void* context, int64_t begin, int64_t end, int32_t worker);
 
-/* Another library's team of threads. */
-typedef struct ruda_team {
-  /* Calls body(state, member) for members 0, 1, ... below `members`, each at most once, at least member
-   * 0, and returns when all have returned. */
-  void (*run)(int32_t members, void (*body)(void* state, int32_t member), void* state);
-  int32_t (*size)(void);         /* how many members a loop of the calling thread may have */
-  void (*resize)(int32_t count); /* from now on so many */
-} ruda_team;
+/* Another library's setting of how many threads loops may have. */
+typedef struct ruda_thread_setting {
+  int32_t (*count)(void);     /* for a loop of the calling thread */
+  void (*set)(int32_t count); /* from now on so many */
+} ruda_thread_setting;
 
 /* Streams are numbered; 0 is the default stream, which always exists. A handle is the stream as
  * `launch` takes it; null is the current stream of the calling thread. */
@@ -164,11 +161,9 @@ typedef struct ruda_api {
   /* 0: baseline, 1: x86-64-v3 (AVX2, FMA, F16C). RUDA_CPU=baseline forces 0. */
   int32_t (*cpu_level)(void);
 
-  /* From now on parallel loops run on `team` instead of the pool's own threads (null: on its own
-   * again). For a process in which another library's threads do work between ours: two pools whose
-   * idle threads spin take each other's processors. num_threads and set_num_threads are then the
-   * team's. Parts stay the same. `team` is kept, not copied. */
-  int32_t (*set_team)(const ruda_team* team, ruda_error* error);
+  /* From now on num_threads and set_num_threads are those of `setting` (null: the pool's own again).
+   * Loops run on the pool's threads either way. `setting` is kept, not copied. */
+  int32_t (*follow_threads)(const ruda_thread_setting* setting, ruda_error* error);
 
   /* Whether launches are queued (RUDA_ASYNC=1): a launch then copies its arguments and returns, and
    * the stream's worker runs it. Otherwise work is done when the call that submits it returns, and
