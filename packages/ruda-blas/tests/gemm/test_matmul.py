@@ -44,7 +44,7 @@ def test_conformance(case: Case, dtype: str) -> None:
         check(result, wanted, dtype, name=f"{case.name} {strategy}")
 
 
-@pytest.fixture(params=[1, 2], ids=["library", "packed"])
+@pytest.fixture(params=[1, 2, 3], ids=["library", "packed", "packed-avx2"])
 def engine(request: pytest.FixtureRequest) -> Iterator[None]:
     """Both ways to multiply, whichever this processor would take."""
     _native.choose_engine(request.param)

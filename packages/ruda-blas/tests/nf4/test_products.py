@@ -49,7 +49,7 @@ def update_of(case: Product, width: int) -> tuple[np.ndarray | None, np.ndarray 
     )
 
 
-@pytest.fixture(params=[1, 2], ids=["library", "packed"])
+@pytest.fixture(params=[1, 2, 3], ids=["library", "packed", "packed-avx2"])
 def engine(request: pytest.FixtureRequest) -> Iterator[int]:
     """Both ways to multiply, whichever this processor would take."""
     _native.choose_engine(request.param)

@@ -30,6 +30,16 @@ struct blocking {
   int64_t own_floats; /* scratch of one thread */
 };
 
+std::atomic<int32_t> chosen_engine{0};
+
+decltype(&wide::multiply_panels) panel_product() {
+#if defined(__x86_64__)
+  static const bool avx512 = api()->cpu_level() >= 1 && __builtin_cpu_supports("avx512f");
+  if (avx512 && chosen_engine.load(std::memory_order_relaxed) != 3) return wide::multiply_panels;
+#endif
+  return RUDA_HOST(multiply_panels);
+}
+
 /* Blocks of [rows, n] that keep `threads` equally busy, without packing b too often: packing a column
  * of b costs about as much as multiplying it with eight rows. */
 void choose_block(int64_t rows, int64_t n, int64_t most, int64_t threads, blocking* plan) {
@@ -185,8 +195,7 @@ class product {
                       const float* right, float* sum, int64_t ld) const {
     const int64_t a_panel = slice * rows_step, b_panel = slice * cols_step;
     if (!plan.read_a && !plan.read_b) {
-      RUDA_HOST(multiply_panels)(at.rows, at.cols, slice, packed, a_panel, right, b_panel, sum, ld,
-                                 k0 > 0);
+      multiply_(at.rows, at.cols, slice, packed, a_panel, right, b_panel, sum, ld, k0 > 0);
       return;
     }
     operand_panels rows{packed, 1, rows_step, a_panel, true};
@@ -204,6 +213,7 @@ class product {
 
   const packed_problem& p;
   const blocking plan;
+  const decltype(&wide::multiply_panels) multiply_ = panel_product();
   float* memory_ = nullptr;
   float* shared_ = nullptr;
 };
@@ -253,16 +263,6 @@ blocking choose_blocking(const packed_problem& p) {
   return plan;
 }
 
-std::atomic<int32_t> chosen_engine{0};
-
-bool has_avx512() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512f");
-#else
-  return false;
-#endif
-}
-
 }  // namespace
 
 void run_packed(const packed_problem& problem) {
@@ -277,9 +277,8 @@ pack_columns dense_columns(const matrix& b) {
 }
 
 bool prefer_packed() {
-  static const bool avx512 = has_avx512();
   const int32_t engine = chosen_engine.load(std::memory_order_relaxed);
-  return engine == 0 ? api()->cpu_level() >= 1 && !avx512 : engine == 2;
+  return engine == 0 ? api()->cpu_level() >= 1 : engine >= 2;
 }
 
 void choose_engine(int32_t engine) { chosen_engine.store(engine); }

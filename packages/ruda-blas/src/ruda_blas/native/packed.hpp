@@ -72,11 +72,11 @@ void run_packed(const packed_problem& problem);
 /* pack_columns of a dense b [k, n] of one batch. */
 pack_columns dense_columns(const matrix& b);
 
-/* Whether run_packed is the faster way on this processor: it has AVX2 and no AVX-512, whose kernels
- * only the library has. */
+/* Whether run_packed is the faster way on this processor: it has AVX2. */
 bool prefer_packed();
 
-/* For tests: 0 lets the processor decide, 1 takes the library, 2 the packed products. */
+/* For tests: 0 lets the processor decide, 1 takes the library, 2 the packed products, 3 those without
+ * AVX-512. */
 void choose_engine(int32_t engine);
 
 }  // namespace ruda::blas
@@ -100,6 +100,12 @@ RUDA_HOST_VARIANTS(
   void multiply_operands(int64_t rows, int64_t cols, int64_t k, const blas::operand_panels& a,
                          const blas::operand_panels& b, float* c, int64_t ldc, bool accumulate);
 )
+
+namespace wide {
+/* multiply_panels for processors with AVX-512F. */
+void multiply_panels(int64_t rows, int64_t cols, int64_t k, const float* a, int64_t a_stride,
+                     const float* b, int64_t b_stride, float* c, int64_t ldc, bool accumulate);
+}  // namespace wide
 
 }  // namespace ruda
 
