@@ -26,14 +26,6 @@ void add_update(const nf4_problem& p, int64_t begin, int64_t count, float* sums,
   }
 }
 
-/* Adds the update and writes columns [begin, begin + count). */
-void finish(const nf4_problem& p, int64_t begin, int64_t count, float* sums, int64_t ld) {
-  add_update(p, begin, count, sums, ld);
-  epilogue how = p.how;
-  if (how.bias.data != nullptr) how.bias = how.bias.at(0, begin);
-  RUDA_HOST(store_block)(sums, ld, p.rows, count, p.y.at(0, begin), how);
-}
-
 void run_forward(const nf4_problem& p) {
   const auto dot = RUDA_HOST(nf4_dot_ordered);
   alignas(32) float small[stack_floats];
@@ -46,7 +38,7 @@ void run_forward(const nf4_problem& p) {
   parallel_for(0, p.to, grain, [&](int64_t begin, int64_t end, int32_t) {
     float sums[nf4_few_rows * most];
     dot(p.weight, x, p.rows, begin, end, sums, most);
-    finish(p, begin, end - begin, sums, most);
+    nf4_finish_few_rows(p, begin, end - begin, sums, most);
   });
 }
 
@@ -69,11 +61,19 @@ void run_backward(const nf4_problem& p) {
       add(p.weight, grad, step, p.rows, row, row + rows, col, cols, ordered);
     }
     reorder(ordered, p.rows, cols, sums, most);
-    finish(p, col, cols, sums, most);
+    nf4_finish_few_rows(p, col, cols, sums, most);
   });
 }
 
 }  // namespace
+
+void nf4_finish_few_rows(const nf4_problem& p, int64_t begin, int64_t count, float* sums,
+                         int64_t ld) {
+  add_update(p, begin, count, sums, ld);
+  epilogue how = p.how;
+  if (how.bias.data != nullptr) how.bias = how.bias.at(0, begin);
+  RUDA_HOST(store_block)(sums, ld, p.rows, count, p.y.at(0, begin), how);
+}
 
 bool nf4_run_few_rows(const nf4_problem& p, bool forward) {
   // Twice as many rows as the kernels take are still faster in two halves than through panels.

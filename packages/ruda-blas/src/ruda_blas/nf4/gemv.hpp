@@ -23,6 +23,11 @@ constexpr int64_t nf4_few_rows = 8;
 /* Codes are handled 64 at a time, 32 bytes that share a scale. */
 constexpr int64_t nf4_chunk = 64;
 
+/* Adds columns [begin, begin + count) of the update to sums [rows, count], whose rows are ld apart, and
+ * writes them to y. At most nf4_few_rows rows and 512 columns. */
+void nf4_finish_few_rows(const nf4_problem& p, int64_t begin, int64_t count, float* sums,
+                         int64_t ld);
+
 /* Computes the product when it has few rows and its blocks suit the kernels; false: nothing done. */
 bool nf4_run_few_rows(const nf4_problem& p, bool forward);
 

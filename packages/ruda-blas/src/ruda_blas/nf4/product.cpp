@@ -72,27 +72,10 @@ int32_t read_product(const nf4_matmul_args& args, bool forward, const char* oper
   return RUDA_OK;
 }
 
-/* sums[m * ld + j] += update_x[m, :] . update_w[:, begin + j], in steps that fit the stack. */
-void add_update(const product& p, int64_t begin, int64_t count, float* sums, int64_t ld) {
-  constexpr int64_t step = 16, most = 64;
-  const auto load = RUDA_HOST(load_block);
-  float left[few_rows * step], right[step * most];
-  for (int64_t r0 = 0; r0 < p.rank; r0 += step) {
-    const int64_t slice = std::min(step, p.rank - r0);
-    load(p.update_x.at(0, r0), p.rows, slice, left, step);
-    load(p.update_w.at(r0, begin), slice, count, right, most);
-    for (int64_t m = 0; m < p.rows; ++m)
-      for (int64_t r = 0; r < slice; ++r)
-        for (int64_t j = 0; j < count; ++j)
-          sums[m * ld + j] += left[m * step + r] * right[r * most + j];
-  }
-}
-
 /* One row or a few: each weight row is decoded once and meets all of them while in the L1 cache. */
 void run_few_rows(const product& p) {
   const auto load = RUDA_HOST(load_block);
   const auto dot = RUDA_HOST(nf4_dot_rows);
-  const auto store = RUDA_HOST(store_block);
   const bool in_place = p.x.dtype == RUDA_FLOAT32 && (p.x.col_stride == 1 || p.from == 1);
   const scratch<float> copy(in_place ? 0 : p.rows * p.from);
   if (!in_place) load(p.x, p.rows, p.from, copy.get(), p.from);
@@ -103,10 +86,7 @@ void run_few_rows(const product& p) {
   parallel_for(0, p.to, grain, [&](int64_t begin, int64_t end, int32_t) {
     float sums[few_rows * most];
     dot(p.weight, x, ldx, p.rows, begin, end, sums, most);
-    add_update(p, begin, end - begin, sums, most);
-    blas::epilogue how = p.how;
-    if (how.bias.data != nullptr) how.bias = how.bias.at(0, begin);
-    store(sums, most, p.rows, end - begin, p.y.at(0, begin), how);
+    blas::nf4_finish_few_rows(p, begin, end - begin, sums, most);
   });
 }
 

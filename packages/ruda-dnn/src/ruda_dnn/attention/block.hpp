@@ -74,19 +74,9 @@ static inline void transpose(vec (&rows)[8]) {
 /* e^x for x that is not far above 0; at least 2^-126, so that a key that is seen never has a weight
  * of exactly 0. NaN stays NaN. */
 static inline vec visible_exponential(vec x) {
-  const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
-  const vec clamped = select(mask_bits(x < -87.3f), splat(-87.3f), x);
-  const vec shifted = clamped * 1.44269504088896341f + magic;
-  const vec count = shifted - magic;
-  vec r = clamped - count * 0.693359375f;
-  r = r - count * -2.12194440e-4f;
-  vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
-  return p * as_float((as_bits(shifted) - 0x4b400000u + 127u) << 23);
+  const auto [fraction, exponent] =
+      split_exponential(select(mask_bits(x < -87.3f), splat(-87.3f), x));
+  return fraction * as_float((exponent + 127u) << 23);
 }
 
 /* A score of -infinity is a key that is not seen. */

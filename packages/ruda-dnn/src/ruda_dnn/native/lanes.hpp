@@ -52,18 +52,6 @@ static inline void store_past_caches(Half* target, vec value) {
   store_past_caches(target, narrow(value, target));
 }
 
-/* The upper halves of the lanes. */
-static inline vec_half upper_halves(vec_bits bits) {
-  const vec_bits upper = bits >> 16;
-#if defined(__AVX2__)  // GCC converts the two halves apart
-  const __m256i wide = reinterpret_cast<__m256i>(upper);
-  return reinterpret_cast<vec_half>(
-      _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1)));
-#else
-  return __builtin_convertvector(upper, vec_half);
-#endif
-}
-
 static inline void stream_end() {
 #if defined(__AVX__)
   _mm_sfence();

@@ -97,15 +97,20 @@ static inline vec_bits rounded_bfloat16(vec value) {
   return select(mask_bits(value != value), bits | 0x400000u, rounded) & 0xffff0000u;
 }
 
-static inline vec_half narrow(vec value, const bfloat16*) {
-  const vec_bits upper = rounded_bfloat16(value) >> 16;
-#if defined(__AVX2__)
+/* The upper halves of the lanes. */
+static inline vec_half upper_halves(vec_bits bits) {
+  const vec_bits upper = bits >> 16;
+#if defined(__AVX2__)  // GCC converts the two halves apart
   const __m256i wide = reinterpret_cast<__m256i>(upper);
   return reinterpret_cast<vec_half>(
       _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1)));
 #else
   return __builtin_convertvector(upper, vec_half);
 #endif
+}
+
+static inline vec_half narrow(vec value, const bfloat16*) {
+  return upper_halves(rounded_bfloat16(value));
 }
 
 static inline vec_half narrow(vec value, const float16*) {
@@ -171,29 +176,38 @@ static inline float sum_lanes(vec value) {
          ((value[2] + value[6]) + (value[3] + value[7]));
 }
 
-/* e^x to about one unit in the last place. NaN stays NaN; results below the smallest normal float
- * are 0, so that e^-inf is 0 and no denormal slows a softmax down. */
-static inline vec exponential(vec x) {
+/* e^x = fraction * 2^exponent to about one unit in the last place, for x from -88 to 89. */
+struct exponential_parts {
+  vec fraction;      /* from 0.7 to 1.5 */
+  vec_bits exponent; /* in two's complement */
+};
+
+static inline exponential_parts split_exponential(vec x) {
   const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
-  const vec clamped = select(mask_bits(x > 88.8f), splat(88.8f),
-                             select(mask_bits(x < -87.3f), splat(-87.3f), x));
-  const vec shifted = clamped * 1.44269504088896341f + magic;
+  const vec shifted = x * 1.44269504088896341f + magic;
   const vec count = shifted - magic;
-  vec r = clamped - count * 0.693359375f;
+  vec r = x - count * 0.693359375f;
   r = r - count * -2.12194440e-4f;
   vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
+  return {p * (r * r) + r + 1.0f, as_bits(shifted) - 0x4b400000u};
+}
+
+/* e^x to about one unit in the last place. NaN stays NaN; results below the smallest normal float
+ * are 0, so that e^-inf is 0 and no denormal slows a softmax down. */
+static inline vec exponential(vec x) {
+  const auto [fraction, exponent] = split_exponential(select(
+      mask_bits(x > 88.8f), splat(88.8f), select(mask_bits(x < -87.3f), splat(-87.3f), x)));
   // 2^n in two factors: n reaches 128, which one float exponent cannot hold.
   typedef int32_t vec_int __attribute__((vector_size(32)));
-  const vec_int n = reinterpret_cast<vec_int>(as_bits(shifted)) - 0x4b400000;
+  const vec_int n = reinterpret_cast<vec_int>(exponent);
   const vec_int half = n >> 1;
   const vec low = reinterpret_cast<vec>((half + 127) << 23);
   const vec high = reinterpret_cast<vec>((n - half + 127) << 23);
-  return select(mask_bits(x < -87.3f), splat(0.0f), p * low * high);
+  return select(mask_bits(x < -87.3f), splat(0.0f), fraction * low * high);
 }
 
 /* 1 / (1 + e^-x). */
