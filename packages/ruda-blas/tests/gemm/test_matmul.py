@@ -64,6 +64,19 @@ def test_panels(case: Case, dtype: str) -> None:
     check(result, wanted, dtype, name=case.name)
 
 
+@pytest.mark.parametrize("rows", [1, 6, 7, 12, 13, 300])
+def test_tiles_of_any_width_give_the_same_bits(rows: int) -> None:
+    given = inputs(Case((rows, 1029), (1029, 1041), b_layout="cols"), "float32")
+    results = []
+    try:
+        for engine in (2, 3):  # with AVX-512, where the processor has it, and without
+            _native.choose_engine(engine)
+            results.append(gemm.matmul(tensor(given["a"]), tensor(given["b"])).numpy().copy())
+    finally:
+        _native.choose_engine(0)
+    assert np.array_equal(*results)
+
+
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_nan_and_infinity_in_panels(dtype: str) -> None:
