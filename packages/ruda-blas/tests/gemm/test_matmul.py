@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -42,14 +40,6 @@ def test_conformance(case: Case, dtype: str) -> None:
     for strategy in gemm.STRATEGIES:
         result = check_repeatable(lambda s=strategy: run(case, given, s), name=case.name)
         check(result, wanted, dtype, name=f"{case.name} {strategy}")
-
-
-@pytest.fixture(params=[1, 2, 3], ids=["library", "packed", "packed-avx2"])
-def engine(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Both ways to multiply, whichever this processor would take."""
-    _native.choose_engine(request.param)
-    yield
-    _native.choose_engine(0)
 
 
 @pytest.mark.usefixtures("engine")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
 import ruda_runtime as rr
-from ruda_blas import _native, nf4
+from ruda_blas import nf4
 from ruda_blas.nf4 import Nf4Layout, reference
 from ruda_runtime.conformance import arrange, check, check_repeatable, numpy_dtype
 
@@ -47,14 +45,6 @@ def update_of(case: Product, width: int) -> tuple[np.ndarray | None, np.ndarray 
         draw((case.m, case.rank), left, case.x_layout, seed=3),
         draw((case.rank, width), right, case.x_layout, seed=4),
     )
-
-
-@pytest.fixture(params=[1, 2, 3], ids=["library", "packed", "packed-avx2"])
-def engine(request: pytest.FixtureRequest) -> Iterator[int]:
-    """Both ways to multiply, whichever this processor would take."""
-    _native.choose_engine(request.param)
-    yield request.param
-    _native.choose_engine(0)
 
 
 @pytest.mark.usefixtures("engine")
