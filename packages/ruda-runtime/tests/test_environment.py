@@ -72,6 +72,24 @@ def test_target(python: Python) -> None:
     assert "RudaValueError: [RUDA_TARGET] got 'gpu', wanted one of: auto, cuda, host" in done.stderr
 
 
+@pytest.mark.parametrize("use", ["rr.devices()", "rr.synchronize()", "rr.empty(3)"])
+def test_where_warnings_are_errors_only_the_first_use_fails(
+    python_output: Callable[..., str], use: str
+) -> None:
+    code = f"""
+import warnings; warnings.simplefilter("error")
+import ruda_runtime as rr
+for _ in range(3):
+    try:
+        {use}
+        print("works")
+    except RuntimeWarning as warning:
+        print(str(warning).split(":")[0])
+"""
+    wanted = ["RUDA_TARGET=auto chose the host target", "works", "works"]
+    assert python_output(code).splitlines() == wanted
+
+
 def test_the_target_is_read_once_at_the_first_use(python_output: Callable[..., str]) -> None:
     code = """
 import os, ruda_runtime as rr

@@ -108,11 +108,22 @@ def synchronize() -> None:
 
 def _target() -> str:
     global _chosen
-    if _chosen is None:
-        with _lock:
-            if _chosen is None:
-                _chosen = _choose(os.environ.get("RUDA_TARGET") or "auto")
-    return _chosen
+    if _chosen is not None:
+        return _chosen
+    asked = os.environ.get("RUDA_TARGET") or "auto"
+    with _lock:
+        if _chosen is not None:
+            return _chosen
+        _chosen = chosen = _choose(asked)
+    # After the choice is kept: where warnings are errors, this call fails and no other does.
+    if asked == "auto":
+        warnings.warn(
+            "RUDA_TARGET=auto chose the host target: this build has no cuda target. "
+            "Set RUDA_TARGET=host to choose it without this message",
+            RuntimeWarning,
+            stacklevel=_caller_level(),
+        )
+    return chosen
 
 
 def _choose(asked: str) -> str:
@@ -122,13 +133,6 @@ def _choose(asked: str) -> str:
         raise DeviceError(
             "[RUDA_TARGET] got 'cuda', but this build of ruda-runtime has no cuda target: only the "
             "host target is built. Set RUDA_TARGET=host or leave it unset"
-        )
-    if asked == "auto":
-        warnings.warn(
-            "RUDA_TARGET=auto chose the host target: this build has no cuda target. "
-            "Set RUDA_TARGET=host to choose it without this message",
-            RuntimeWarning,
-            stacklevel=_caller_level(),
         )
     return "host"
 

@@ -25,13 +25,14 @@ def _autoload() -> None:
     global _load_error
     if _load_error is None:
         return
+    # Before the warning, which may be an error: the next import must raise the cause all the same.
+    error, _load_error = _load_error, None
+    _sys.modules.pop(__name__, None)
     _warnings.warn(
-        f"the ruda device is not available, torch works without it: {_load_error}",
+        f"the ruda device is not available, torch works without it: {error}",
         RuntimeWarning,
         stacklevel=2,
     )
-    _load_error = None
-    _sys.modules.pop(__name__, None)
 
 
 def _inside_import_torch() -> bool:

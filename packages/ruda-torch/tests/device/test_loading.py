@@ -89,6 +89,20 @@ def test_a_failing_autoload_leaves_torch_usable_and_the_cause_visible() -> None:
     assert "wanted '0' or '1'" in out[2]
 
 
+def test_a_failing_autoload_where_warnings_are_errors_leaves_no_hollow_package() -> None:
+    assert lines(
+        AUTOLOAD
+        + """
+    warnings.filterwarnings("error", message="the ruda device")
+    try:
+        import torch
+    except RuntimeError as error:
+        print("RUDA_TORCH_ASYNC" in str(error.__cause__), "ruda_torch" in sys.modules)
+    """,
+        RUDA_TORCH_ASYNC="2",
+    ) == ["True False"]
+
+
 @pytest.mark.parametrize(
     ("values", "wanted"),
     [
