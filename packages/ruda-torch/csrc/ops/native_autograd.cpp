@@ -10,7 +10,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <tuple>
 
 namespace ruda_torch {
@@ -29,6 +31,16 @@ c10::TypedOperatorHandle<Signature> find(const char* name) {
 
 bool needs(const Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); }
 bool needs(const OptionalTensor& tensor) { return tensor.has_value() && needs(*tensor); }
+
+bool given(const OptionalTensor& tensor) { return tensor.has_value() && tensor->defined(); }
+
+// Whether somebody asks for the gradient of the tensor behind `before` others. The context numbers
+// the tensors that were given, not the arguments: an absent one has no number.
+bool wanted(AutogradContext* context, const Tensor& tensor, std::initializer_list<bool> before) {
+  if (!tensor.defined()) return false;
+  return context->needs_input_grad(
+      static_cast<size_t>(std::count(before.begin(), before.end(), true)));
+}
 
 // The engine turns gradient mode on for create_graph=True.
 void first_order_only(const char* operation) {
@@ -80,12 +92,12 @@ struct RmsNorm : public torch::autograd::Function<RmsNorm> {
     first_order_only("rms_norm");
     if (!grads[0].defined()) return {Tensor(), Tensor(), Tensor()};
     const auto saved = context->get_saved_variables();
-    const bool weight = saved[1].defined() && context->needs_input_grad(1);
     static const auto op = find<std::tuple<Tensor, Tensor>(
         const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&, std::array<bool, 2>)>(
         "ruda::rms_norm_backward");
-    auto [dx, dweight] = op.call(grads[0], saved[0], value_or_none(saved[1]), saved[2],
-                                 {context->needs_input_grad(0), weight});
+    auto [dx, dweight] =
+        op.call(grads[0], saved[0], value_or_none(saved[1]), saved[2],
+                {wanted(context, saved[0], {}), wanted(context, saved[1], {true})});
     return {dx, dweight, Tensor()};
   }
 };
@@ -147,8 +159,8 @@ struct LayerNorm : public torch::autograd::Function<LayerNorm> {
     auto [dx, dweight, dbias] =
         op.call(grads[0], saved[0], saved[3], saved[4], value_or_none(saved[1]),
                 value_or_none(saved[2]),
-                {context->needs_input_grad(0), saved[1].defined() && context->needs_input_grad(1),
-                 saved[2].defined() && context->needs_input_grad(2)});
+                {wanted(context, saved[0], {}), wanted(context, saved[1], {true}),
+                 wanted(context, saved[2], {true, saved[1].defined()})});
     return {dx, dweight, dbias, Tensor()};
   }
 };
@@ -423,7 +435,7 @@ struct Nf4LoraLinear : public torch::autograd::Function<Nf4LoraLinear> {
     Tensor y = wide.call(x, low, packed, scales, codebook, bias, lora_b, out_features, in_features,
                          block_size, tile_rows);
     context->save_for_backward({x, low, packed, scales, codebook, lora_a, lora_b});
-    context->saved_data["bias"] = bias.has_value();
+    context->saved_data["bias"] = given(bias);
     context->saved_data["scaling"] = scaling;
     context->saved_data["out_features"] = out_features;
     context->saved_data["in_features"] = in_features;
@@ -440,15 +452,15 @@ struct Nf4LoraLinear : public torch::autograd::Function<Nf4LoraLinear> {
         const Tensor&, const Tensor&, double, int64_t, int64_t, int64_t, int64_t,
         std::array<bool, 3>)>("ruda::nf4_lora_linear_backward");
     const auto number = [&](const char* name) { return context->saved_data[name].toInt(); };
-    // Counted over the tensors that were given: the bias may be absent.
-    const size_t adapter = context->saved_data["bias"].toBool() ? 5 : 4;
+    const bool bias = context->saved_data["bias"].toBool();
     variable_list result(12);
     std::tie(result[0], result[5], result[6]) =
         op.call(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], saved[6],
                 context->saved_data["scaling"].toDouble(), number("out_features"),
                 number("in_features"), number("block_size"), number("tile_rows"),
-                {context->needs_input_grad(0), context->needs_input_grad(adapter),
-                 context->needs_input_grad(adapter + 1)});
+                {wanted(context, saved[0], {}),
+                 wanted(context, saved[5], {true, true, true, true, bias}),
+                 wanted(context, saved[6], {true, true, true, true, bias, true})});
     return result;
   }
 };
@@ -496,7 +508,7 @@ struct LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy>
     context->saved_data["hidden"] = static_cast<int64_t>(hidden.scalar_type());
     context->saved_data["head"] = static_cast<int64_t>(head.scalar_type());
     context->saved_data["bias"] =
-        static_cast<int64_t>(bias.has_value() ? bias->scalar_type() : at::kFloat);
+        static_cast<int64_t>(given(bias) ? bias->scalar_type() : at::kFloat);
     context->mark_non_differentiable({count});
     context->set_materialize_grads(false);
     return {loss, count};
