@@ -13,7 +13,7 @@ using std::int64_t;
 
 constexpr int64_t no_end = int64_t{1} << 40;  // a window without an end
 
-/* On the host, of a storage dtype, with a contiguous last axis. */
+/* On the host, of a storage dtype, with a contiguous last axis unless the tensor is empty. */
 int32_t check_rows(const ruda_view* view, const char* operation, const char* name, int32_t rank,
                    ruda_error* error) {
   RUDA_TRY(check_host(view, operation, name, error));
@@ -21,7 +21,8 @@ int32_t check_rows(const ruda_view* view, const char* operation, const char* nam
   RUDA_CHECK(view->ndim == rank, error, RUDA_ERROR_VALUE,
              "[%s] %s: got shape %s, wanted %s", operation, name, shape_text(*view).c_str(),
              rank == 4 ? "[batch, length, heads, width]" : "[total, heads, width] with cu_seqlens");
-  RUDA_CHECK(view->strides[rank - 1] == 1 || view->sizes[rank - 1] <= 1, error, RUDA_ERROR_VALUE,
+  const bool adjacent = view->strides[rank - 1] == 1 || view->sizes[rank - 1] <= 1;
+  RUDA_CHECK(adjacent || element_count(*view) == 0, error, RUDA_ERROR_VALUE,
              "[%s] %s: got strides %s, wanted a contiguous last axis", operation, name,
              strides_text(*view).c_str());
   return RUDA_OK;
