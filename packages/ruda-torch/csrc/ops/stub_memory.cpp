@@ -2,6 +2,8 @@
 
 #include "stub_route.h"
 
+#include "../alias.h"
+
 #include <ATen/native/Copy.h>
 #include <ATen/native/Fill.h>
 #include <ATen/native/cpu/CatKernel.h>
@@ -26,7 +28,12 @@ constexpr char kCat[] = "aten::cat";
 
 Tensor& fill(Tensor& self, const Scalar& value) {
   begin();
-  return native::fill_(self, value);
+  if (self.numel() != 1) return native::fill_(self, value);
+  // ATen fills one element of the CPU without its kernel, and by another rule: a number beyond
+  // float16's range is infinity, not an error. where() with a number depends on it.
+  Tensor element = alias_as_cpu(self);
+  native::fill_(element, value);
+  return self;
 }
 
 Tensor& zero(Tensor& self) {
