@@ -286,7 +286,14 @@ def test_errors() -> None:
     wrong("k: got dtype float16, wanted float32", q, ones(2, 5, 4, 8, dtype="float16"), q,
           kind=TypeError)  # fmt: skip
     wrong("q: got float, wanted a ruda_runtime.Tensor", 1.0, q, q, kind=TypeError)
-    wrong("mask: got dtype float16", q, q, q, ones(1, 1, 5, 5, dtype="float16"), kind=TypeError)
+    wrong(
+        "mask: got dtype float16, wanted bool or float32$",
+        q,
+        q,
+        q,
+        ones(1, 1, 5, 5, dtype="float16"),
+        kind=TypeError,
+    )
     flat = ones(10, 4, 8)
 
     def cu(*values: int, dtype: type = np.int32) -> Tensor:

@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <string>
+
 namespace ruda_torch {
 
 const ruda_kernel* Kernel::find() const {
@@ -48,10 +50,11 @@ const ruda_view* Views::matrix(const at::Tensor& tensor, int64_t rows, int64_t c
   return &view;
 }
 
-const ruda_view* Views::flat(const at::Tensor& tensor, const char* argument) {
-  TORCH_CHECK_VALUE(tensor.is_non_overlapping_and_dense(), "[", operation_, "] ", argument,
+const ruda_view* Views::flat(const at::Tensor& tensor, const char* argument, int64_t index) {
+  TORCH_CHECK_VALUE(tensor.numel() == 0 || tensor.is_non_overlapping_and_dense(), "[", operation_,
+                    "] ", argument, index < 0 ? "" : "[" + std::to_string(index) + "]",
                     ": got strides ", tensor.strides(), " for shape ", tensor.sizes(),
-                    ", wanted a tensor without gaps or overlaps");
+                    ", wanted a tensor without gaps or overlaps; call contiguous()");
   (*this)(tensor, argument);
   shapes_.push_back({{tensor.numel(), 0}, {1, 0}});
   ruda_view& view = views_.back();

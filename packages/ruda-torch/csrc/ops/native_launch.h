@@ -48,8 +48,8 @@ class Views {
   // The same memory with another shape, for a contiguous tensor.
   const ruda_view* matrix(const at::Tensor& tensor, int64_t rows, int64_t columns,
                           const char* argument);
-  // One dimension over a dense tensor of any layout.
-  const ruda_view* flat(const at::Tensor& tensor, const char* argument);
+  // One dimension over a dense tensor of any layout; `index`: its place where `argument` is a list.
+  const ruda_view* flat(const at::Tensor& tensor, const char* argument, int64_t index = -1);
 
  private:
   struct Shaped {

@@ -28,7 +28,9 @@ void mark_changed(TensorList tensors) {
 std::vector<const ruda_view*> flat_views(Views& views, TensorList tensors, const char* argument) {
   std::vector<const ruda_view*> result;
   result.reserve(tensors.size());
-  for (const Tensor& tensor : tensors) result.push_back(views.flat(tensor, argument));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    result.push_back(views.flat(tensors[i], argument, static_cast<int64_t>(i)));
+  }
   return result;
 }
 

@@ -215,6 +215,32 @@ def test_names_are_used_in_errors() -> None:
         ruda_torch.AdamW([("layer.weight", torch.ones(2, requires_grad=True))])
 
 
+@pytest.mark.parametrize("fused_step", [False, True])
+def test_a_gradient_with_overlaps_or_gaps_is_named(fused_step: bool) -> None:
+    named = [(name, torch.ones(4, 6, device="ruda").requires_grad_()) for name in ("a", "b")]
+    for parameters, name in ((named, "b"), ([p for _, p in named], r"param_groups\[0\].*\[1\]")):
+        own = ruda_torch.AdamW(parameters, fused_step=fused_step)
+        for wrong in (
+            torch.ones(1, 6, device="ruda").expand(4, 6),
+            torch.ones(4, 12, device="ruda")[:, ::2],
+        ):
+            named[0][1].grad, named[1][1].grad = torch.ones(4, 6, device="ruda"), wrong
+            with pytest.raises(
+                ValueError, match=rf"\[AdamW\] gradient of {name}: got strides .*conti"
+            ):
+                own.step()
+            assert named[0][1].eq(1).all() and named[0][1].grad.eq(1).all()
+            named[1][1].grad = named[1][1].grad.contiguous()
+            own.step()
+            with torch.no_grad():
+                named[0][1].fill_(1)
+    wrong = torch.ones(1, 6, device="ruda").expand(4, 6)
+    with pytest.raises(ValueError, match=r"\[gradient_norm\] gradients\[1\]: got strides"):
+        torch.ops.ruda.gradient_norm([wrong.contiguous(), wrong], 1.0)
+    with pytest.raises(ValueError, match=r"\[unscale_gradients_\] gradients\[0\]: got strides"):
+        torch.ops.ruda.unscale_gradients_([wrong], 1.0)
+
+
 def test_sparse_gradients_are_refused() -> None:
     class Sparse:
         layout = torch.sparse_coo

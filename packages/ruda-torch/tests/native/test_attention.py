@@ -176,6 +176,12 @@ def test_errors() -> None:
         ruda_torch.attention(q, q, q, window=(None, -2))
     with pytest.raises(TypeError, match="got a tensor on cpu"):
         ruda_torch.attention(q.cpu(), q, q)
+    for mask in (torch.ones(5, 5, dtype=torch.int32), torch.ones(5, 5, dtype=torch.float16)):
+        with pytest.raises(TypeError, match=r"wanted bool or float32$"):
+            ruda_torch.attention(q, q, q, mask.to("ruda"))
+    with pytest.raises(TypeError, match=r"wanted bool or float32 or float16$"):
+        half = q.half()
+        ruda_torch.attention(half, half, half, torch.ones(5, 5, dtype=torch.int32, device="ruda"))
     with pytest.raises(TypeError, match="got dtype float64"):
         ruda_torch.attention(q.double(), q.double(), q.double())
     with pytest.raises(NotImplementedError, match="mask that requires a gradient"):

@@ -102,5 +102,9 @@ def test_errors() -> None:
         ruda_torch.rms_norm(x, torch.ones(32, dtype=torch.float16, device="ruda"))
     with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
         ruda_torch.rms_norm(x, torch.ones(32))
+    for dtype in (torch.int64, torch.bool, torch.float64):
+        for eps in (None, 1e-5):
+            with pytest.raises(TypeError, match=r"^\[rms_norm\] x: got dtype"):
+                ruda_torch.rms_norm(torch.ones(2, 4, device="ruda").to(dtype), None, eps)
     with pytest.raises(TypeError, match=r"x: got a tensor on cpu"):
         ruda_torch.rms_norm(torch.ones(3, 4), None, 1e-5)

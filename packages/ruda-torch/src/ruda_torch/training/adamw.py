@@ -135,7 +135,9 @@ class AdamW(torch.optim.Optimizer):
             The closure's result, or None.
 
         Raises:
-            ValueError: loss_scale is not positive and finite.
+            ValueError: loss_scale is not positive and finite, or a gradient's memory has gaps or
+                overlaps.
+            TypeError: a gradient of another dtype than the parameter's or float32.
             NotImplementedError: a sparse gradient.
         """
         if not 0.0 < loss_scale < float("inf"):

@@ -36,7 +36,8 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = None) 
     """
     _check_device("rms_norm", "x", x)
     if eps is None:
-        eps = torch.finfo(x.dtype).eps
+        # Any number will do for a dtype without one: the operator refuses it by name.
+        eps = torch.finfo(x.dtype).eps if x.is_floating_point() else 1.0
     return torch.ops.ruda.rms_norm(x, weight, eps)
 
 
@@ -152,7 +153,8 @@ def linear_cross_entropy(
         head: ``[V, H]``.
         target: int64, shape of hidden without the last axis; ``ignore_index`` or in ``0..V-1``.
         bias: ``[V]`` or None.
-        token_chunk: tokens at a time; None: the fewest equal parts under 32 MiB of float32 logits.
+        token_chunk: tokens at a time; None: the fewest equal parts of at most 48 MiB of float32
+            logits.
 
     Returns:
         ``loss_sum`` (float32, no dimensions) and ``count``, the number of valid tokens (int64, no

@@ -48,7 +48,7 @@ def check_overlap(parameters: Iterable[tuple[str, Tensor]]) -> None:
 
 
 def check_gradient(parameter: Tensor, name: str) -> Tensor:
-    """The parameter's gradient: strided, on its device."""
+    """The parameter's gradient: dense, on its device; ``name`` goes into the error text."""
     gradient = parameter.grad
     assert gradient is not None
     if gradient.layout is not torch.strided:
@@ -59,6 +59,18 @@ def check_gradient(parameter: Tensor, name: str) -> Tensor:
     if gradient.device != parameter.device:
         raise TypeError(
             f"[AdamW] gradient of {name}: got it on {gradient.device}, wanted {parameter.device}"
+        )
+    if gradient.dtype not in (torch.float32, parameter.dtype):
+        raise TypeError(
+            f"[AdamW] gradient of {name}: got dtype {gradient.dtype}, wanted the parameter's "
+            f"{parameter.dtype} or float32"
+        )
+    # The first question is answered without a dispatch and settles nearly every gradient.
+    if not gradient.is_contiguous() and not torch.ops.aten.is_non_overlapping_and_dense(gradient):
+        raise ValueError(
+            f"[AdamW] gradient of {name}: got strides {tuple(gradient.stride())} for shape "
+            f"{tuple(gradient.shape)}, wanted memory without gaps or overlaps; replace it by its "
+            "contiguous(), for example parameter.grad = parameter.grad.contiguous()"
         )
     return gradient
 

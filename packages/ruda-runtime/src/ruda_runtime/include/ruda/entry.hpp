@@ -16,6 +16,7 @@
 
 #include <ruda/abi.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdarg>
 #include <cstdio>
@@ -236,9 +237,10 @@ inline int32_t check_dtype(const ruda_view* view, std::initializer_list<int32_t>
   for (const int32_t dtype : wanted)
     if (view->dtype == dtype) return RUDA_OK;
   std::string text;
-  for (const int32_t dtype : wanted) {
+  for (const int32_t* one = wanted.begin(); one != wanted.end(); ++one) {
+    if (std::find(wanted.begin(), one, *one) != one) continue;  // another argument's dtype, again
     if (!text.empty()) text += " or ";
-    text += dtype_name(dtype);
+    text += dtype_name(*one);
   }
   return fail(error, RUDA_ERROR_TYPE, "[%s] %s: got dtype %s, wanted %s", operation, name,
               dtype_name(view->dtype), text.c_str());
