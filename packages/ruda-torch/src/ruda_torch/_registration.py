@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from . import _dlpack, device_module
+from . import _dlpack, _multiprocessing, device_module
 
 
 def register() -> None:
@@ -15,6 +15,7 @@ def register() -> None:
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _register_fake_shallow_copy()
     _dlpack.patch()
+    _multiprocessing.register()
     # A backward thread of the device would have an OpenMP team of its own, which makes small
     # operators many times slower; the host target has nothing to overlap with it.
     torch.autograd.set_multithreading_enabled(False)

@@ -129,12 +129,3 @@ def test_dlpack_of_cpu_tensors_is_untouched() -> None:
     pinned = torch.arange(3.0).pin_memory()
     assert torch.from_dlpack(pinned).tolist() == [0.0, 1.0, 2.0]
     assert numpy.from_dlpack(pinned).tolist() == [0.0, 1.0, 2.0]
-
-
-def test_sharing_with_other_processes_is_refused() -> None:
-    from multiprocessing.reduction import ForkingPickler
-
-    import torch.multiprocessing
-
-    with pytest.raises((RuntimeError, NotImplementedError)):
-        ForkingPickler.dumps(torch.ones(2).to("ruda"))
