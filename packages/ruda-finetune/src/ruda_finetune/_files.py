@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -16,6 +17,26 @@ def sync_directory(directory: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def check_writable(directory: Path) -> None:
+    """Raise OSError unless files can be made in `directory`, which need not exist.
+
+    Leaves nothing behind: what had to be made for it is removed.
+    """
+    missing = []
+    place = directory
+    while not os.path.lexists(place):
+        missing.append(place)
+        place = place.parent
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    finally:
+        for made in missing:
+            with contextlib.suppress(OSError):  # never made, or in use by now
+                made.rmdir()
 
 
 def replace_files(directory: Path, contents: Mapping[str, bytes]) -> None:

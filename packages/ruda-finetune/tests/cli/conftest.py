@@ -77,3 +77,21 @@ def cli() -> Callable[..., None]:
         app([str(argument) for argument in arguments], standalone_mode=False)
 
     return run
+
+
+@pytest.fixture
+def train(cli: Callable[..., None], model_directory: Path, data: Path, tmp_path: Path) -> Callable[..., None]:
+    """A run of two steps; options given win over the usual ones."""
+
+    def run(**options: object) -> None:
+        chosen: dict[str, object] = {
+            "model": model_directory, "data": data, "output": tmp_path / "run", "steps": 2,
+            "batch_size": 2, **options,
+        }  # fmt: skip
+        arguments: list[object] = ["train"]
+        for name, value in chosen.items():
+            flag = "--" + name.replace("_", "-")
+            arguments += [flag] if value is True else [flag, value]
+        cli(*arguments)
+
+    return run

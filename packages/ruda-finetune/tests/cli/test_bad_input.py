@@ -25,24 +25,6 @@ from ruda_finetune import (
 Cli = Callable[..., None]
 
 
-@pytest.fixture
-def train(cli: Cli, model_directory: Path, data: Path, tmp_path: Path) -> Cli:
-    """A run of two steps; options given win over the usual ones."""
-
-    def run(**options: object) -> None:
-        chosen: dict[str, object] = {
-            "model": model_directory, "data": data, "output": tmp_path / "run", "steps": 2,
-            "batch_size": 2, **options,
-        }  # fmt: skip
-        arguments: list[object] = ["train"]
-        for name, value in chosen.items():
-            flag = "--" + name.replace("_", "-")
-            arguments += [flag] if value is True else [flag, value]
-        cli(*arguments)
-
-    return run
-
-
 def lines(path: Path, *records: object) -> Path:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return path

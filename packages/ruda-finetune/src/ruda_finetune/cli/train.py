@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from ruda_finetune._files import replace_files
 from ruda_finetune.cli.console import TrainingDisplay, answering, duration
 from ruda_finetune.cli.samples import Answers, Question, answer_all, questions
 from ruda_finetune.cli.session import (
@@ -27,7 +28,6 @@ from ruda_finetune.cli.session import (
 )
 from ruda_finetune.cli.settings import TrainSettings
 from ruda_finetune.data import RecordFile, SFTCollator, SFTDataset, TrainingBatches, read_records
-from ruda_finetune.errors import CheckpointError
 from ruda_finetune.lora import inject_lora, save_adapter
 from ruda_finetune.report import ReportData, Sample, write_report
 from ruda_finetune.targets import TargetReport
@@ -37,9 +37,9 @@ from ruda_finetune.training import (
     LRSchedule,
     MetricsWriter,
     SFTTrainer,
+    check_run_directory,
     locked_run_directory,
     read_metrics,
-    read_run,
 )
 
 BEFORE_FILE = "answers_before.json"
@@ -55,7 +55,7 @@ def train(settings: TrainSettings, resume: bool) -> None:
     """Run the whole command; raises `FinetuneError` for anything the user can mend."""
     console = Console(highlight=False)
     show_warnings(console)
-    check_output(settings.output, resume)
+    check_run_directory(settings.output, resume)
     records = read_records(settings.data)
     asked = held_out(settings)
 
@@ -114,9 +114,10 @@ def train_and_report(
     if resume:
         found = trainer.resume(settings.output)
         console.print(f"resumed from {found.path} at step {found.step} of {total}", markup=False)
+    trainer.claim(settings.output)
     settings_file = settings.output / "settings.json"
     settings.save(settings_file)
-    before = answers_before(console, settings, loaded, asked, template, resume)
+    before = answers_before(console, settings, loaded, asked, template, resume, trainer.step)
     try:
         result = trainer.fit(steps=total, directory=settings.output, save_every=settings.save_every)
     except Interrupted as stop:
@@ -145,22 +146,6 @@ def train_and_report(
             f"{after.exact(asked)} of {len(asked)} after"
         )
     console.print(f"adapter: {adapter}\nreport:  {summary}", markup=False, soft_wrap=True)
-
-
-def check_output(output: Path, resume: bool) -> None:
-    """Before anything slow: is there a run, and should there be one?"""
-    run = read_run(output) if output.is_dir() else None
-    if resume and run is None:
-        raise CheckpointError(
-            f"[train] --resume: {output} holds no run; leave --resume out to start one"
-        )
-    if not resume and run is not None:
-        raise CheckpointError(
-            f"[train] {output} already holds a run (started {run.get('started')}): go on with it "
-            "by --resume, or choose another --output"
-        )
-    if output.exists() and not output.is_dir():
-        raise CheckpointError(f"[train] --output {output} is a file, wanted a folder")
 
 
 def held_out(settings: TrainSettings) -> list[Question]:
@@ -288,18 +273,26 @@ def answers_before(
     asked: list[Question],
     template: str | None,
     resume: bool,
+    step: int,
 ) -> Answers:
     """Ask before training; a resumed run reads what it was told then."""
-    path = settings.output / BEFORE_FILE
-    if resume and path.exists():
-        return Answers(**json.loads(path.read_text(encoding="utf-8")))
-    if resume:
+    found = read_answers(settings.output / BEFORE_FILE) if resume else None
+    if found is not None and len(found.texts) == len(asked):
+        return found
+    if step:
         return Answers(["(not asked before this run was interrupted)"] * len(asked), 0.0)
     answers = ask(console, "before training", settings, loaded, asked, template)
     if asked:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(answers)), encoding="utf-8")
+        replace_files(settings.output, {BEFORE_FILE: json.dumps(asdict(answers)).encode()})
     return answers
+
+
+def read_answers(path: Path) -> Answers | None:
+    """What `answers_before` wrote; None where there is nothing, or nothing whole."""
+    try:
+        return Answers(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def write_outcome(

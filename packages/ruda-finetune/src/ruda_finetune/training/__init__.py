@@ -54,6 +54,7 @@ _EXPORTS: dict[str, str] = {
     "load_finetune_state_dict": "state",
     "DamagedCheckpointError": "checkpoint",
     "read_checkpoint": "checkpoint",
+    "check_run_directory": "rundir",
     "claim_run_directory": "rundir",
     "locked_run_directory": "rundir",
     "read_run": "rundir",

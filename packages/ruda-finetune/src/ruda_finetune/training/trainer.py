@@ -376,13 +376,22 @@ class SFTTrainer:
         guard = SignalGuard() if handle_signals else SignalGuard(())
         with nullcontext() if directory is None else locked_run_directory(directory), guard:
             if directory is not None:
-                resuming = self._directory == Path(directory).resolve()
-                home = claim_run_directory(directory, self.base_id, self.run_config, resuming)
-                self._directory = home.resolve()
+                home = self.claim(directory)
             result = self._loop(self.data, total, home, save_every, guard)
         if guard.received is not None and result.status == "interrupted":
             raise Interrupted(result, guard.received)
         return result
+
+    def claim(self, directory: str | Path) -> Path:
+        """Make `directory` this run's, as `fit` does it: before anything else is written there.
+
+        Raises `CheckpointError` for a directory that holds another run, or one that this trainer
+        was not resumed from.
+        """
+        resuming = self._directory == Path(directory).resolve()
+        home = claim_run_directory(directory, self.base_id, self.run_config, resuming)
+        self._directory = home.resolve()
+        return home
 
     def _total_steps(self, data: WindowSource, steps: int | None, epochs: float | None) -> int:
         if (steps is None) == (epochs is None):
