@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ruda_finetune import CheckpointError
+from ruda_finetune import CheckpointError, read_metrics
 
 Cli = Callable[..., None]
 
@@ -42,3 +46,70 @@ def test_output_that_cannot_be_written(train: Cli, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="is a file"):
         train(output=tmp_path / "file", model=tmp_path)
+
+
+def killed_run(arguments: list[object], output: Path) -> None:
+    """The command, killed after its first step."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ruda_finetune", *map(str, arguments)],
+        stdout=subprocess.DEVNULL, env={**os.environ, "RUDA_TARGET": "host"},
+    )  # fmt: skip
+    metrics = output / "metrics.jsonl"
+    deadline = time.monotonic() + 240
+    while not metrics.exists() or not metrics.read_text():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+
+
+def test_killed_before_the_first_checkpoint(
+    cli: Cli, model_directory: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--resume starts the run at step 0, with the answers from before; nothing need be deleted."""
+
+    def options(output: Path) -> list[object]:
+        return [
+            "train", "--model", model_directory, "--data", data, "--output", output, "--steps", 300,
+            "--batch-size", 2, "--rank", 4, "--dropout", 0.1, "--save-every", 1000,
+            "--test-data", data, "--samples", 2, "--max-new-tokens", 2,
+        ]  # fmt: skip
+
+    output = tmp_path / "killed"
+    killed_run(options(output), output)
+    assert not (output / "latest.pt").exists()
+    asked = (output / "answers_before.json").read_bytes()
+    with pytest.raises(CheckpointError, match=r"already holds a run.*resume it \(--resume\)"):
+        cli(*options(output))
+    with pytest.raises(CheckpointError, match="seed: checkpoint 0, this run 1"):
+        cli(*options(output), "--seed", 1, "--resume")
+    cli(*options(output), "--resume")
+    shown = capsys.readouterr().out
+    assert "has no checkpoint yet: the run starts at step 0" in " ".join(shown.split())
+    assert "before training" not in shown
+    assert (output / "answers_before.json").read_bytes() == asked
+    whole = tmp_path / "whole"
+    cli(*options(whole))
+    first, second = (read_metrics(folder / "metrics.jsonl") for folder in (output, whole))
+    assert [row["loss"] for row in first] == [row["loss"] for row in second]
+
+
+def test_answers_from_before_are_asked_again_where_they_are_lost(
+    train: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ruda_finetune import SFTTrainer
+
+    asked = {"test_data": data, "samples": 2, "max_new_tokens": 2}
+
+    def stop(*arguments: object, **options: object) -> None:
+        raise RuntimeError("the machine went down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SFTTrainer, "fit", stop)
+        with pytest.raises(RuntimeError):
+            train(**asked)
+    before = tmp_path / "run" / "answers_before.json"
+    texts = json.loads(before.read_text())["texts"]
+    before.write_text('{"texts": [')
+    train(**asked, resume=True)
+    assert json.loads(before.read_text())["texts"] == texts

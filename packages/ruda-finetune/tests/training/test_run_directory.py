@@ -8,9 +8,25 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from ruda_finetune import CheckpointError, claim_run_directory, read_run
-from ruda_finetune.training import check_run_directory
+from ruda_finetune.training import TrainerCallback, check_run_directory
+
+
+class Hook(TrainerCallback):
+    """Calls a function after each step, and keeps the messages."""
+
+    def __init__(self, after_step=None):
+        self.after_step = after_step
+        self.texts = []
+
+    def on_step(self, trainer, result):
+        if self.after_step is not None:
+            self.after_step(trainer, result)
+
+    def on_message(self, trainer, text):
+        self.texts.append(text)
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -89,3 +105,33 @@ def test_directory_that_cannot_be_written(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="Read-only file system"):
         check_run_directory(tmp_path / "made" / "for" / "it")
     assert not (tmp_path / "made").exists()
+
+
+def weights_of(kit, trainer, steps, directory):
+    trainer.fit(steps=steps, directory=directory)
+    return kit.weights(trainer)
+
+
+def test_run_that_died_before_its_first_checkpoint(kit, tmp_path):
+    """Resuming it starts at step 0 and gives what a run gives that nothing happened to."""
+
+    def die(trainer, result):
+        raise KeyboardInterrupt
+
+    home = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        kit.make_run(callbacks=[Hook(die)]).fit(steps=4, directory=home, handle_signals=False)
+    (home / "next.pt").write_bytes(b"PK half a file")  # killed in its first save
+    with pytest.raises(CheckpointError, match="seed: checkpoint 3, this run 4"):
+        kit.make_run(seed=4).resume(home)
+    hook = Hook()
+    again = kit.make_run(callbacks=[hook])
+    report = again.resume(home)
+    assert report.path is None and report.step == again.step == 0
+    assert hook.texts == report.messages == [f"{home} has no checkpoint yet: the run starts at step 0"]
+    found = weights_of(kit, again, 4, home)
+    whole = weights_of(kit, kit.make_run(), 4, tmp_path / "whole")
+    assert all(torch.equal(found[name], whole[name]) for name in whole)
+    with pytest.raises(CheckpointError, match="this trainer is at step 4"):
+        claim_run_directory(tmp_path / "other", again.base_id, again.run_config)
+        again.resume(tmp_path / "other")

@@ -113,7 +113,10 @@ def train_and_report(
     """The part that writes into the run's folder."""
     if resume:
         found = trainer.resume(settings.output)
-        console.print(f"resumed from {found.path} at step {found.step} of {total}", markup=False)
+        if found.path is not None:
+            console.print(
+                f"resumed from {found.path} at step {found.step} of {total}", markup=False
+            )
     trainer.claim(settings.output)
     settings_file = settings.output / "settings.json"
     settings.save(settings_file)

@@ -25,6 +25,10 @@ class DamagedCheckpointError(CheckpointError):
     """A checkpoint file that cannot be read whole: cut short, changed, or not one at all."""
 
 
+class NoCheckpointError(CheckpointError):
+    """A run's directory without any checkpoint: the run ended before its first save."""
+
+
 def to_cpu(value: Any) -> Any:
     """A copy of nested dicts, lists and tuples with every tensor copied to CPU memory."""
     if isinstance(value, torch.Tensor):
@@ -189,7 +193,9 @@ def find_checkpoint(path: Path) -> tuple[dict[str, Any], Path, str]:
     if not previous.exists():
         if latest.exists():
             raise DamagedCheckpointError(f"[resume] {problem}; there is no {PREVIOUS} to use")
-        raise CheckpointError(f"[resume] no checkpoint in {path}: neither {LATEST} nor {PREVIOUS}")
+        raise NoCheckpointError(
+            f"[resume] no checkpoint in {path}: neither {LATEST} nor {PREVIOUS}"
+        )
     try:
         state = read_checkpoint(previous)
     except DamagedCheckpointError as error:

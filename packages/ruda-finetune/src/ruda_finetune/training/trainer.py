@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 from ..errors import CheckpointError, DataError, FinetuneError
-from .checkpoint import find_checkpoint, write_checkpoint
+from .checkpoint import NoCheckpointError, find_checkpoint, write_checkpoint
 from .evaluation import mean_loss, place_batch
 from .events import EvaluationResult, FitResult, Interrupted, StepResult, TrainerCallback
 from .loss import count_supervised
 from .progress import seconds_left, write_progress_file
-from .rundir import claim_run_directory, locked_run_directory
+from .rundir import check_same_run, claim_run_directory, locked_run_directory, read_run
 from .signals import SignalGuard
 from .state import (
     differences,
@@ -67,9 +67,12 @@ class Counters:
 
 @dataclass(frozen=True)
 class ResumeReport:
-    """What `resume` found: the file, its step, and messages the user should read (often none)."""
+    """What `resume` found: the file, its step, and messages the user should read (often none).
 
-    path: Path
+    path: None for a run that ended before its first checkpoint; it starts at step 0.
+    """
+
+    path: Path | None
     step: int
     messages: list[str] = field(default_factory=list)
 
@@ -283,14 +286,21 @@ class SFTTrainer:
         Restored: trained weights, optimiser, scaler, scheduler, counters, data cursor, and the
         random states of Python, NumPy, torch and ruda. Where `latest.pt` is damaged or missing the
         older `previous.pt` is taken, with a message (in the report, to callbacks, and as a
-        `ResumeWarning`).
+        `ResumeWarning`). A directory with a run (`run.json`) that ended before its first
+        checkpoint starts that run: nothing is restored, the step is 0, and the report says so.
 
         Raises `CheckpointError`, before anything is changed, when the run differs: every field of
         the base id, the run configuration, the data and the optimiser's settings that is not equal
         is named.
         """
         path = Path(path)
-        state, file, message = find_checkpoint(path)
+        try:
+            state, file, message = find_checkpoint(path)
+        except NoCheckpointError:
+            record = read_run(path)
+            if record is None:
+                raise
+            return self._start_again(path, record)
         theirs, ours = dict(state["run"]), self._identity()
         found = option_differences(theirs.pop("optimizer"), ours.pop("optimizer"))
         found = differences(theirs, ours) + found
@@ -308,6 +318,20 @@ class SFTTrainer:
         for text in messages:
             self._tell(text)
         return ResumeReport(file, self.step, messages)
+
+    def _start_again(self, directory: Path, record: Mapping[str, Any]) -> ResumeReport:
+        """Adopt a run that ended before its first checkpoint."""
+        check_same_run(directory, record, self.base_id, self.run_config)
+        if self.step:
+            raise CheckpointError(
+                f"[resume] the run in {directory} has no checkpoint and starts at step 0, but this "
+                f"trainer is at step {self.step}: make a new one"
+            )
+        self._directory = directory.resolve()
+        text = f"{directory} has no checkpoint yet: the run starts at step 0"
+        for callback in self.callbacks:
+            callback.on_message(self, text)
+        return ResumeReport(None, 0, [text])
 
     def _tell(self, text: str) -> None:
         for callback in self.callbacks:
