@@ -113,3 +113,18 @@ def test_answers_from_before_are_asked_again_where_they_are_lost(
     before.write_text('{"texts": [')
     train(**asked, resume=True)
     assert json.loads(before.read_text())["texts"] == texts
+
+
+def test_no_checkpoint_is_whole(train: Cli, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    train(save_every=1)
+    for name in ("latest.pt", "previous.pt"):
+        path = output / name
+        path.write_bytes(path.read_bytes()[:-300])
+    with pytest.raises(CheckpointError) as caught:
+        train(resume=True)
+    text = str(caught.value)
+    for words in ("latest.pt is damaged", "previous.pt is damaged", "afresh in another directory",
+                  f"the adapter that the run saved is in {output / 'adapter'}"):  # fmt: skip
+        assert words in text
+    assert "weights_only" not in text

@@ -33,9 +33,11 @@ from ruda_finetune.report import ReportData, Sample, write_report
 from ruda_finetune.targets import TargetReport
 from ruda_finetune.training import (
     CausalLMFinetuner,
+    DamagedCheckpointError,
     Interrupted,
     LRSchedule,
     MetricsWriter,
+    ResumeReport,
     SFTTrainer,
     check_run_directory,
     locked_run_directory,
@@ -112,7 +114,7 @@ def train_and_report(
 ) -> None:
     """The part that writes into the run's folder."""
     if resume:
-        found = trainer.resume(settings.output)
+        found = resume_run(trainer, settings.output)
         if found.path is not None:
             console.print(
                 f"resumed from {found.path} at step {found.step} of {total}", markup=False
@@ -149,6 +151,19 @@ def train_and_report(
             f"{after.exact(asked)} of {len(asked)} after"
         )
     console.print(f"adapter: {adapter}\nreport:  {summary}", markup=False, soft_wrap=True)
+
+
+def resume_run(trainer: SFTTrainer, output: Path) -> ResumeReport:
+    """`SFTTrainer.resume`; where no checkpoint is whole, say what is left of the run."""
+    try:
+        return trainer.resume(output)
+    except DamagedCheckpointError as error:
+        adapter = output / "adapter"
+        if not (adapter / "adapter_model.safetensors").is_file():
+            raise
+        raise DamagedCheckpointError(
+            f"{error}; the adapter that the run saved is in {adapter}"
+        ) from error
 
 
 def held_out(settings: TrainSettings) -> list[Question]:

@@ -18,6 +18,7 @@ from ..errors import CheckpointError
 FORMAT = "ruda-finetune checkpoint"
 VERSION = 1
 _LITTLE_SPACE = 1 << 20  # bytes; a writer that failed with less left ran out of space
+_START_AFRESH = "start the run afresh in another directory"
 NEXT, LATEST, PREVIOUS = "next.pt", "latest.pt", "previous.pt"
 
 
@@ -95,7 +96,7 @@ def write_checkpoint(directory: Path, state: Mapping[str, Any]) -> Path:
             latest.replace(directory / PREVIOUS)
         path.replace(latest)
         sync_directory(directory)
-    except (OSError, RuntimeError, DamagedCheckpointError) as error:
+    except (OSError, RuntimeError, CheckpointError) as error:
         full = _is_full(directory, error)
         path.unlink(missing_ok=True)
         raise CheckpointError(_failure(path, latest, error, full)) from error
@@ -133,9 +134,18 @@ def _read(path: Path) -> tuple[dict[str, Any], str]:
         payload = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"[resume] no checkpoint at {path}") from None
+    except MemoryError:
+        raise
     except Exception as error:  # a damaged zip or pickle fails in many ways
-        reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
-        raise DamagedCheckpointError(f"[resume] {path} is damaged: {reason}") from error
+        # a zip that is cut short makes torch seek to before its start: invalid argument
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise CheckpointError(
+                f"[resume] {path} cannot be read: {error.strerror or error}"
+            ) from error
+        # torch's own text advises loading the file with code in it: never the way out
+        raise DamagedCheckpointError(
+            f"[resume] {path} is damaged: it is cut short, was changed, or is no checkpoint"
+        ) from error
     if not isinstance(payload, dict) or payload.get("format") != FORMAT:
         raise DamagedCheckpointError(f"[resume] {path} is no checkpoint of ruda-finetune")
     if payload.get("version") != VERSION:
@@ -192,7 +202,9 @@ def find_checkpoint(path: Path) -> tuple[dict[str, Any], Path, str]:
         problem = f"{latest} is missing (a save was interrupted)"
     if not previous.exists():
         if latest.exists():
-            raise DamagedCheckpointError(f"[resume] {problem}; there is no {PREVIOUS} to use")
+            raise DamagedCheckpointError(
+                f"[resume] {problem}; there is no {PREVIOUS} to use: {_START_AFRESH}"
+            )
         raise NoCheckpointError(
             f"[resume] no checkpoint in {path}: neither {LATEST} nor {PREVIOUS}"
         )
@@ -200,6 +212,7 @@ def find_checkpoint(path: Path) -> tuple[dict[str, Any], Path, str]:
         state = read_checkpoint(previous)
     except DamagedCheckpointError as error:
         raise DamagedCheckpointError(
-            f"[resume] {problem}; {str(error).removeprefix('[resume] ')} too"
+            f"[resume] no checkpoint in {path} is whole: {problem}; "
+            f"{str(error).removeprefix('[resume] ')}. {_START_AFRESH.capitalize()}"
         ) from error
     return state, previous, f"{problem}: going back to the older checkpoint {previous}"
