@@ -219,6 +219,21 @@ def test_every_label_masked(train: Cli, tmp_path: Path) -> None:
         train(data=lines(tmp_path / "masked.jsonl", record))
 
 
+def test_ids_beyond_the_vocabulary(train: Cli, cli: Cli, model_directory: Path, tmp_path: Path) -> None:
+    """Named with their line, and nothing is left behind."""
+    good = {"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}
+    for record, words in [
+        ({"input_ids": [5, 6, 99999999], "labels": [-100, 6, 7]}, "input_ids holds 99999999"),
+        ({"input_ids": [5, 6, 7], "labels": [-100, 6, 300]}, "labels holds 300"),
+        ({"input_ids": [5, 6, 2**70], "labels": [-100, 6, 7]}, f"input_ids holds {2**70}"),
+        ({"input_ids": [5, 6, 7], "labels": [-100, 6, -1]}, "labels holds -1"),
+    ]:
+        path = lines(tmp_path / "ids.jsonl", good, record)
+        with pytest.raises(DataError, match=rf"ids\.jsonl, line 2: {words}"):
+            train(data=path)
+        assert not (tmp_path / "run").exists()
+
+
 def test_generate_needs_prompts(cli: Cli, model_directory: Path) -> None:
     with pytest.raises(DataError, match="--prompt TEXT or --input FILE"):
         cli("generate", "--model", model_directory)

@@ -7,7 +7,9 @@ from ruda_finetune import (
     CHATML_TRAINING_TEMPLATE,
     DataError,
     DataWarning,
+    EncodedRow,
     SFTCollator,
+    SFTDataset,
     TemplateError,
 )
 
@@ -253,3 +255,33 @@ def test_preview_shows_masked_and_kept_parts(collator, chat):
     assert SFTCollator(pad_token_id=0).preview(PAIR[0]) == "  masked [5]\n  kept   [6, 7]"
     long = collator.preview(chat("q" * 5000, "a"))
     assert len(long) < 1000 and " … " in long
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({"input_ids": [1, 60, 61], "labels": [1, 60, -100]}, "input_ids holds 61 at position 2"),
+        ({"input_ids": [1, 2, 3], "labels": [-100, 99, 98]}, "labels holds 99 at position 1"),
+        ({"input_ids": [1, 2**31 - 1], "assistant_masks": [0, 1]}, "input_ids holds 2147483647"),
+        (EncodedRow([1, 70], [-100, 70]), "input_ids holds 70 at position 1"),
+    ],
+)
+def test_ids_beyond_the_vocabulary(record, words):
+    collator = SFTCollator(pad_token_id=0, vocabulary_size=61)
+    good = {"input_ids": [1, 60], "labels": [-100, 60]}
+    assert collator([good])["input_ids"].max() == 60
+    with pytest.raises(DataError, match=rf"record 2: {words}.*vocabulary has 61 tokens, 0\.\.60"):
+        SFTDataset([good, record], collator)
+
+
+def test_tokenizer_that_knows_more_than_the_model(tokenizer, chat):
+    """Its padding is not taken from beyond the model's vocabulary, its text is refused there."""
+    size = len(tokenizer) - 1  # the last one is a byte of í
+    collator = SFTCollator(tokenizer, chat_template=CHATML_TRAINING_TEMPLATE, vocabulary_size=size)
+    collator.encode(chat("q", "an answer"))
+    with pytest.raises(DataError, match=rf"the record: input_ids holds {size} \('Ń'\) at position"):
+        collator.encode(chat("q", "sí"))
+    with pytest.raises(DataError, match="no padding id"):
+        SFTCollator(tokenizer, vocabulary_size=tokenizer.eos_token_id)
+    with pytest.raises(DataError, match=r"pad_token_id must lie in the model's vocabulary, 0\.\.8"):
+        SFTCollator(pad_token_id=9, vocabulary_size=9)

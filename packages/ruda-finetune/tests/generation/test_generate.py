@@ -182,6 +182,10 @@ def test_refusals(model: Any, tokenizer: Any) -> None:
         DataError, match=r"prompt 0 has 248 tokens; with max_new_tokens=9 .* 256 positions"
     ):
         generate(model, tokenizer, ["x" * 248], max_new_tokens=9)
+    size = model.config.vocab_size
+    for ids, wrong in (([3, size], size), ([-1, 3], -1)):
+        with pytest.raises(DataError, match=f"prompt 1 holds the token {wrong}; .* has {size} tok"):
+            generate_tokens(model, [[3], ids], tokenizer=tokenizer)
     with pytest.raises(FinetuneError, match="need a temperature above 0"):
         generate(model, tokenizer, ["a"], top_p=0.9)
     for name, value in (

@@ -10,7 +10,13 @@ from rich.console import Console
 
 from ruda_finetune.cli.console import answering, duration
 from ruda_finetune.cli.samples import answer_all, questions
-from ruda_finetune.cli.session import key_values, marked_template, open_model, show_warnings
+from ruda_finetune.cli.session import (
+    key_values,
+    marked_template,
+    open_model,
+    show_warnings,
+    vocabulary_size,
+)
 from ruda_finetune.data import SFTCollator, SFTDataset, evaluation_batches, read_records
 from ruda_finetune.errors import DataError
 from ruda_finetune.lora import load_adapter
@@ -42,7 +48,10 @@ def evaluate(
     asked = questions(records, records.where, None)
     loaded = open_model(model, quantize, dtype, device, cache=cache)
     text = marked_template(template, loaded.tokenizer)
-    dataset = SFTDataset(records, SFTCollator(loaded.tokenizer, chat_template=text))
+    collator = SFTCollator(
+        loaded.tokenizer, chat_template=text, vocabulary_size=vocabulary_size(loaded.model)
+    )
+    dataset = SFTDataset(records, collator)
     if adapter is not None:
         load_adapter(loaded.model, adapter)
     finetuner = CausalLMFinetuner.from_model(loaded.model, activation_checkpointing=False)

@@ -67,6 +67,11 @@ def open_model(
     return Loaded(source, fuse_model(source.model))
 
 
+def vocabulary_size(model: Any) -> int:
+    """The number of tokens that a model's embedding has rows for."""
+    return int(model.get_input_embeddings().weight.shape[0])
+
+
 def chat_template(choice: str, tokenizer: Any) -> str | None:
     """The template text that a --template option stands for; None is the model's own."""
     from ruda_finetune.data import CHATML_TRAINING_TEMPLATE, own_template_is_chatml

@@ -25,6 +25,7 @@ from ruda_finetune.cli.session import (
     marked_template,
     open_model,
     show_warnings,
+    vocabulary_size,
 )
 from ruda_finetune.cli.settings import TrainSettings
 from ruda_finetune.data import RecordFile, SFTCollator, SFTDataset, TrainingBatches, read_records
@@ -79,6 +80,7 @@ def train(settings: TrainSettings, resume: bool) -> None:
             train_on_prompt=settings.train_on_prompt,
             truncate=settings.truncate,
             chat_template=template,
+            vocabulary_size=vocabulary_size(loaded.model),
         ),
     )
     torch.manual_seed(settings.seed)

@@ -12,6 +12,7 @@ from ..errors import DataError, TemplateError
 from .encoding import (
     IGNORE_INDEX,
     EncodedRow,
+    check_vocabulary,
     describe_row,
     encode_chat,
     encode_tokens,
@@ -46,6 +47,8 @@ class SFTCollator:
         template_kwargs: further variables for the chat template.
         chat_template: a Jinja template to use instead of the tokenizer's own. Unless
             `train_on_prompt`, it must mark the assistant's text with `{% generation %}`.
+        vocabulary_size: rows of the model's embedding. Token ids and labels must be smaller; without
+            it nobody looks until the model meets them.
         stop_token_ids: tokens that may end an assistant turn; by default the tokenizer's special
             tokens. Every assistant turn must end in one, and it is always a label.
 
@@ -63,6 +66,7 @@ class SFTCollator:
         template_kwargs: Mapping[str, Any] | None = None,
         chat_template: str | None = None,
         stop_token_ids: Collection[int] | None = None,
+        vocabulary_size: int | None = None,
     ) -> None:
         if max_length is not None and max_length < 2:
             raise DataError(f"[SFTCollator] max_length must be at least 2, got {max_length}")
@@ -76,6 +80,7 @@ class SFTCollator:
         self.max_length = max_length
         self.train_on_prompt = train_on_prompt
         self.truncate = truncate
+        self.vocabulary_size = vocabulary_size
         self.pad_token_id = self._padding(pad_token_id)
         self.template_kwargs = dict(template_kwargs or {})
         reserved = sorted(_RESERVED.intersection(self.template_kwargs))
@@ -96,6 +101,9 @@ class SFTCollator:
         choices = [pad_token_id]
         if self.tokenizer is not None:
             choices += [self.tokenizer.pad_token_id, self.tokenizer.eos_token_id]
+        size = self.vocabulary_size
+        if size is not None and pad_token_id is None:  # a tokenizer may know more than the model
+            choices = [choice for choice in choices if choice is not None and choice < size]
         found = next((choice for choice in choices if choice is not None), None)
         if found is None:
             raise DataError(
@@ -104,6 +112,11 @@ class SFTCollator:
             )
         if found < 0:
             raise DataError(f"[SFTCollator] pad_token_id must not be negative, got {found}")
+        if size is not None and found >= size:
+            raise DataError(
+                f"[SFTCollator] pad_token_id must lie in the model's vocabulary, 0..{size - 1}: got "
+                f"{found}"
+            )
         return found
 
     @property
@@ -123,8 +136,12 @@ class SFTCollator:
         `where` opens the text of errors. The length limit is not applied here: it is counted over
         all rows of a batch or a data set.
         """
-        if isinstance(record, EncodedRow):
-            return record
+        row = record if isinstance(record, EncodedRow) else self._encode(record, where)
+        if self.vocabulary_size is not None:
+            check_vocabulary(row, self.vocabulary_size, self.tokenizer, where)
+        return row
+
+    def _encode(self, record: Mapping[str, Any], where: str) -> EncodedRow:
         if not isinstance(record, Mapping):
             raise DataError(f"{where}: wanted a mapping, got {type(record).__name__}")
         if "input_ids" in record:

@@ -75,6 +75,22 @@ def encode_tokens(record: Mapping[str, Any], train_on_prompt: bool, where: str) 
     )
 
 
+def check_vocabulary(row: EncodedRow, size: int, tokenizer: Any, where: str) -> None:
+    """Raise `DataError` for the first id or label that a vocabulary of `size` tokens has not."""
+    for name, values in (("input_ids", row.input_ids), ("labels", row.labels)):
+        largest = max(values, default=-1)
+        if largest < size:
+            continue
+        position = values.index(largest)
+        text = ""
+        if tokenizer is not None and largest < len(tokenizer):
+            text = f" ({tokenizer.convert_ids_to_tokens(largest)!r})"
+        raise DataError(
+            f"{where}: {name} holds {largest}{text} at position {position}; the model's vocabulary "
+            f"has {size} tokens, 0..{size - 1}"
+        )
+
+
 def _integers(
     record: Mapping[str, Any], key: str, where: str, length: int | None = None
 ) -> tuple[int, ...]:

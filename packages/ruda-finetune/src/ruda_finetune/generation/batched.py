@@ -108,9 +108,17 @@ def generate_tokens(
     """
     _check(model, tokenizer, max_new_tokens, batch_size, temperature, top_p, top_k, stop)
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    embedding: Any = model.get_input_embeddings()
+    vocabulary = int(embedding.weight.shape[0])
     for index, row in enumerate(prompts):
         if len(row) == 0:
             raise DataError(f"[generate] prompt {index} has no tokens")
+        if min(row) < 0 or max(row) >= vocabulary:
+            wrong = min(row) if min(row) < 0 else max(row)
+            raise DataError(
+                f"[generate] prompt {index} holds the token {wrong}; the model's vocabulary has "
+                f"{vocabulary} tokens, 0..{vocabulary - 1}"
+            )
         if limit is not None and len(row) + max_new_tokens > limit:
             raise DataError(
                 f"[generate] prompt {index} has {len(row)} tokens; with max_new_tokens="
