@@ -67,6 +67,36 @@ def test_data(train: Cli, tmp_path: Path) -> None:
         train(data=path, max_length=8, truncate=True)
 
 
+def test_unknown_role(train: Cli, cli: Cli, model_directory: Path, tmp_path: Path) -> None:
+    """Templates of models may know any role; the built-in one knows its own."""
+    record = {"messages": [{"role": "alien", "content": "a"}, *GOOD["messages"]]}
+    path = lines(tmp_path / "roles.jsonl", GOOD, record)
+    words = r'message 1 has the role "alien", wanted one of system, user, assistant'
+    with pytest.raises(DataError, match=rf"roles\.jsonl, line 2: .*{words}"):
+        train(data=path, template="chatml")
+    ask: list[object] = ["--model", model_directory, "--max-new-tokens", 1]
+    with pytest.raises(DataError, match=rf"roles\.jsonl, line 2: .*{words}"):
+        cli("eval", *ask, "--data", path, "--template", "chatml")
+    with pytest.raises(TemplateError, match=rf"prompt 1: .*{words}"):
+        cli("generate", *ask, "--input", path, "--template", "chatml")
+    assert not (tmp_path / "run").exists()
+    train(data=path, steps=1)  # the model's own template writes it
+
+
+def test_prompts_of_a_file(cli: Cli, model_directory: Path, tmp_path: Path) -> None:
+    for messages, words in [
+        ("hello", "non-empty list, got text"),
+        ([], "non-empty list"),
+        (["hello"], "message 1 must be an object"),
+        ([{"role": "usr", "content": "q"}], "message 1 has the role 'usr': did you mean 'user'"),
+        ([{"role": "user", "content": 3}], "must be text, got a number"),
+        ([GOOD["messages"][1]], "wanted a prompt before the answer"),
+    ]:
+        path = lines(tmp_path / "prompts.jsonl", GOOD, {"messages": messages})
+        with pytest.raises(DataError, match=rf"prompts\.jsonl, line 2: .*{words}"):
+            cli("generate", "--model", model_directory, "--input", path)
+
+
 def test_template(train: Cli, model_directory: Path, tmp_path: Path) -> None:
     plain = tmp_path / "plain.jinja"
     plain.write_text("{# {% generation %} #}{% for m in messages %}{{ m.content }}{% endfor %}")

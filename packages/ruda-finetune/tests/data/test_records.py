@@ -110,6 +110,12 @@ def test_records_that_cannot_be_trained_on(write, record, words):
     assert len(read_records(write("train.jsonl", [GOOD, record]), validate=False)) == 2
 
 
+def test_near_misses_of_a_role_are_found_for_every_template(write):
+    record = {"messages": [turn("user", "a"), turn("asistant", "b"), *GOOD["messages"]]}
+    with pytest.raises(DataError, match=r"line 1: message 2 has the role 'asistant': .*'assistant'"):
+        read_records(write("train.jsonl", [record]))
+
+
 def test_accepted_shapes():
     validate_record({"input_ids": [1, 2]})
     validate_record({"messages": [{"role": "assistant", "tool_calls": [{"name": "f"}]}]})

@@ -4,6 +4,7 @@ import pytest
 
 from ruda_finetune import (
     CHATML_TRAINING_TEMPLATE,
+    DataError,
     SFTCollator,
     TemplateError,
     chatml_training_template,
@@ -121,3 +122,16 @@ def test_real_tokenizer_masks_exactly_the_answers(smollm2, chat):
             current = []
     assert parts == [answer + "<|im_end|>" for answer in answers]
     assert all(label in (-100, token) for label, token in zip(row.labels, row.input_ids))
+
+
+@pytest.mark.parametrize("learn_prompts", [False, True])
+def test_training_template_knows_its_roles(tokenizer, chat, learn_prompts):
+    for template in (CHATML_TRAINING_TEMPLATE, chatml_training_template(None)):
+        collator = SFTCollator(tokenizer, chat_template=template, train_on_prompt=learn_prompts)
+        record = chat("q", "a", "r", "b")
+        record["messages"].insert(3, {"role": "tool", "content": "4"})
+        collator.encode(record)
+        for role in ("alien", "User", "", "system "):
+            record["messages"][3]["role"] = role
+            with pytest.raises(DataError, match=r"cars, line 7: .*message 4 has the role|did you"):
+                collator.encode(record, "cars, line 7")

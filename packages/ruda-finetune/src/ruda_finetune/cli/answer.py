@@ -10,6 +10,7 @@ from rich.console import Console
 from ruda_finetune.cli.console import answering
 from ruda_finetune.cli.session import chat_template, open_model, show_warnings
 from ruda_finetune.data import read_records
+from ruda_finetune.data.records import validate_messages
 from ruda_finetune.errors import DataError
 from ruda_finetune.generation import generate
 from ruda_finetune.lora import load_adapter
@@ -71,12 +72,13 @@ def read_prompts(path: Path, system: str | None) -> list[list[dict[str, Any]]]:
         file = read_records(path, validate=False)
         chats = []
         for index, record in enumerate(file):
-            messages = record.get("messages")
-            if not messages:
+            if "messages" not in record:
                 raise DataError(f"{file.where(index)}: wanted messages")
-            if messages[-1].get("role") == "assistant":
-                messages = messages[:-1]
-            chats.append(list(messages))
+            messages = record["messages"]
+            roles = validate_messages(messages, file.where(index))
+            chats.append(list(messages[:-1] if roles[-1] == "assistant" else messages))
+            if not chats[-1]:
+                raise DataError(f"{file.where(index)}: wanted a prompt before the answer")
         return chats
     try:
         text = path.read_text(encoding="utf-8")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ruda_finetune.data.records import validate_messages
 from ruda_finetune.errors import DataError
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ def questions(
     found = []
     for index, record in enumerate(records[:limit]):
         messages = record.get("messages")
-        if not messages or messages[-1].get("role") != "assistant" or len(messages) < 2:
+        if isinstance(messages, list) and "input_ids" in record:  # beside tokens nobody has looked
+            validate_messages(messages, where(index))
+        if not isinstance(messages, list) or not messages or messages[-1].get("role") != "assistant" or len(messages) < 2:
             raise DataError(
                 f"{where(index)}: wanted messages that end in an assistant turn after a prompt, to "
                 "compare the model's answer with"

@@ -111,10 +111,23 @@ def validate_record(record: Mapping[str, Any], where: str = "the record") -> Non
         return  # the collator checks lengths and masks, which need its options
     if "messages" not in record:
         raise DataError(f"{where}: neither messages nor input_ids: {_found_keys(record)}")
-    messages = record["messages"]
+    roles = validate_messages(record["messages"], where)
+    for number, message in enumerate(record["messages"], 1):
+        empty = not message.get("tool_calls") and not (message.get("content") or "").strip()
+        if message["role"] == "assistant" and empty:
+            raise DataError(
+                f"{where}: assistant text is empty (message {number}): there is nothing to "
+                "learn; remove the record or fill it in"
+            )
+    if "assistant" not in roles:
+        raise DataError(f"{where}: no assistant message, got roles {', '.join(roles)}")
+
+
+def validate_messages(messages: Any, where: str) -> list[str]:
+    """The roles of a chat whose messages a text template can write; `DataError` otherwise."""
     if not isinstance(messages, list) or not messages:
         raise DataError(f"{where}: messages must be a non-empty list, got {_kind(messages)}")
-    assistant_turns = 0
+    roles = []
     for number, message in enumerate(messages, 1):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise DataError(
@@ -122,6 +135,7 @@ def validate_record(record: Mapping[str, Any], where: str = "the record") -> Non
                 f"got {_kind(message)}"
             )
         role, content = message["role"], message.get("content")
+        roles.append(role)
         near = difflib.get_close_matches(role, ROLES, n=1, cutoff=0.8)
         if near and role not in ROLES:
             raise DataError(
@@ -139,16 +153,7 @@ def validate_record(record: Mapping[str, Any], where: str = "the record") -> Non
             raise DataError(
                 f"{where}: content of message {number} ({role}) must be text, got {_kind(content)}"
             )
-        if role == "assistant":
-            assistant_turns += 1
-            if not calls and not (content or "").strip():
-                raise DataError(
-                    f"{where}: assistant text is empty (message {number}): there is nothing to "
-                    "learn; remove the record or fill it in"
-                )
-    if assistant_turns == 0:
-        roles = ", ".join(str(message["role"]) for message in messages)
-        raise DataError(f"{where}: no assistant message, got roles {roles}")
+    return roles
 
 
 def _parse_list(path: Path, text: str) -> list[tuple[int, Any]]:

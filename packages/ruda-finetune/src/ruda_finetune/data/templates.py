@@ -12,6 +12,7 @@ from jinja2 import nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ..errors import TemplateError
+from .records import ROLES
 
 #: The system prompt that SmolLM2's template writes when a chat has none of its own.
 SMOLLM2_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
@@ -22,7 +23,8 @@ def chatml_training_template(default_system: str | None = SMOLLM2_SYSTEM) -> str
 
     `default_system` is the system message written before a chat that does not start with one
     (None: nothing is written). The stop token `<|im_end|>` is inside the marked part, the
-    newline after it is not: a model that has stopped writes no newline.
+    newline after it is not: a model that has stopped writes no newline. A role that is not one of
+    `ROLES` is refused.
     """
     system = ""
     if default_system is not None:
@@ -30,8 +32,15 @@ def chatml_training_template(default_system: str | None = SMOLLM2_SYSTEM) -> str
         system = (
             "{% if loop.first and messages[0]['role'] != 'system' %}{{ " + text + " }}{% endif %}"
         )
+    roles = ", ".join(ROLES)
+    known = "[" + ", ".join(jinja_literal(role) for role in ROLES) + "]"
+    refusal = (
+        "{% if message['role'] not in " + known + " %}{{ raise_exception('message ' ~ loop.index ~ "
+        "' has the role ' ~ message['role'] | tojson ~ " + jinja_literal(f", wanted one of {roles}")
+        + ") }}{% endif %}"
+    )
     return (
-        "{% for message in messages %}" + system + "{{ '<|im_start|>' + message['role'] + '\\n' }}"
+        "{% for message in messages %}" + refusal + system + "{{ '<|im_start|>' + message['role'] + '\\n' }}"
         "{% if message['role'] == 'assistant' %}"
         "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}"
         "{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}"
