@@ -129,9 +129,36 @@ def test_device(train: Cli, tmp_path: Path) -> None:
 
 
 def test_evaluation_output(cli: Cli, model_directory: Path, data: Path, tmp_path: Path) -> None:
-    """Found out before anything is computed."""
-    with pytest.raises(DataError, match="does not exist"):
-        cli("eval", "--model", model_directory, "--data", data, "--output", tmp_path / "no" / "a")
+    """Found out before the model is loaded (there is none); what was there stays."""
+    for output, words in [
+        (tmp_path / "no" / "a", "the folder .*no does not exist"),
+        (tmp_path, "Is a directory"),
+        ("/proc/ruda", "No such file"),
+    ]:
+        with pytest.raises(DataError, match=rf"--output {output}.*{words}"):
+            cli("eval", "--model", tmp_path, "--data", data, "--output", output)
+    kept = tmp_path / "kept.jsonl"
+    kept.write_text("earlier answers\n")
+    for output in (kept, tmp_path / "new.jsonl"):
+        with pytest.raises(ModelFileError):
+            cli("eval", "--model", tmp_path, "--data", data, "--output", output)
+    assert kept.read_text() == "earlier answers\n" and not (tmp_path / "new.jsonl").exists()
+    ask = ["eval", "--model", model_directory, "--data", data, "--limit", 2, "--max-new-tokens", 1]
+    cli(*ask, "--output", kept)
+    assert [set(json.loads(line)) for line in kept.read_text().splitlines()] == [
+        {"messages", "expected", "answer", "exact"}
+    ] * 2
+
+
+def test_evaluation_output_that_fills_up(
+    cli: Cli, model_directory: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The answers are not lost."""
+    with pytest.raises(DataError, match=r"/dev/full cannot be written: No space left.*standard out"):
+        cli("eval", "--model", model_directory, "--data", data, "--limit", 2,
+            "--max-new-tokens", 1, "--output", "/dev/full")  # fmt: skip
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line[:1] == "{"]
+    assert len(rows) == 2 and all("answer" in row for row in rows)
 
 
 def test_two_processes_in_one_run(train: Cli, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -128,3 +129,22 @@ def test_no_checkpoint_is_whole(train: Cli, tmp_path: Path) -> None:
                   f"the adapter that the run saved is in {output / 'adapter'}"):  # fmt: skip
         assert words in text
     assert "weights_only" not in text
+
+
+def test_disk_full_after_training(
+    train: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The adapter cannot be saved: --resume does that without training again."""
+    from ruda_finetune.cli import train as command
+
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "adapter_model.safetensors")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "save_adapter", full)
+        with pytest.raises(CheckpointError, match=r"adapter_model.*No space left.*--resume"):
+            train()
+    losses = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    train(resume=True)
+    assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").exists()
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == losses

@@ -11,7 +11,10 @@ from ruda_finetune.errors import FinetuneError
 def list_cache() -> None:
     """One line an entry, those used last first."""
     print(f"cache: {cache_directory() or 'none (no home directory; set RUDA_CACHE_DIR)'}")
-    entries = list_entries()
+    try:
+        entries = list_entries()
+    except OSError as error:
+        raise FinetuneError(f"[cache] cannot read {error.filename}: {error.strerror}") from None
     for entry in entries:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
         name = entry.name or f"{entry.path.name} (not readable)"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
 
 from ruda_finetune.cli.console import answering, duration
-from ruda_finetune.cli.samples import answer_all, questions
+from ruda_finetune.cli.output import reserved, rewrite
+from ruda_finetune.cli.samples import Answers, Question, answer_all, questions
 from ruda_finetune.cli.session import (
     key_values,
     marked_template,
@@ -40,41 +44,53 @@ def evaluate(
     """Print the loss over the assistant's tokens and the share of exact answers."""
     console = Console(highlight=False)
     show_warnings(console)
-    if output is not None and not output.parent.is_dir():
-        raise DataError(f"[eval] --output {output}: the folder {output.parent} does not exist")
     records = read_records(data)
     if limit is not None:
         records = records[:limit]
     asked = questions(records, records.where, None)
-    loaded = open_model(model, quantize, dtype, device, cache=cache)
-    text = marked_template(template, loaded.tokenizer)
-    collator = SFTCollator(
-        loaded.tokenizer, chat_template=text, vocabulary_size=vocabulary_size(loaded.model)
-    )
-    dataset = SFTDataset(records, collator)
-    if adapter is not None:
-        load_adapter(loaded.model, adapter)
-    finetuner = CausalLMFinetuner.from_model(loaded.model, activation_checkpointing=False)
-    batches = evaluation_batches(dataset, dataset.collator, min(batch_size, 8))
-    found = mean_loss(finetuner, batches, loaded.source.device)
-    with answering(console, "answering", len(asked)) as progress:
-        answers = answer_all(loaded, asked, text, max_new_tokens, batch_size, progress)
-    rows = {
-        "model": str(model),
-        "adapter": str(adapter) if adapter else "none",
-        "records": str(len(asked)),
-        "loss": f"{found.loss:.4f} nats per token over {found.supervised_tokens:,} tokens",
-        "exact": f"{answers.exact(asked)} of {len(asked)}",
-        "answering": duration(answers.seconds),
-    }
-    console.print(key_values("", rows))
-    if output is not None:
-        with output.open("w", encoding="utf-8") as file:
-            for question, answer in zip(asked, answers.texts):
-                row = {
-                    "messages": question.messages,
-                    "expected": question.expected,
-                    "answer": answer,
-                    "exact": answer.strip() == question.expected.strip(),
-                }
-                file.write(json.dumps(row) + "\n")
+    with nullcontext() if output is None else reserved(output, "eval") as file:
+        loaded = open_model(model, quantize, dtype, device, cache=cache)
+        text = marked_template(template, loaded.tokenizer)
+        collator = SFTCollator(
+            loaded.tokenizer, chat_template=text, vocabulary_size=vocabulary_size(loaded.model)
+        )
+        dataset = SFTDataset(records, collator)
+        if adapter is not None:
+            load_adapter(loaded.model, adapter)
+        finetuner = CausalLMFinetuner.from_model(loaded.model, activation_checkpointing=False)
+        batches = evaluation_batches(dataset, dataset.collator, min(batch_size, 8))
+        found = mean_loss(finetuner, batches, loaded.source.device)
+        with answering(console, "answering", len(asked)) as progress:
+            answers = answer_all(loaded, asked, text, max_new_tokens, batch_size, progress)
+        rows = {
+            "model": str(model),
+            "adapter": str(adapter) if adapter else "none",
+            "records": str(len(asked)),
+            "loss": f"{found.loss:.4f} nats per token over {found.supervised_tokens:,} tokens",
+            "exact": f"{answers.exact(asked)} of {len(asked)}",
+            "answering": duration(answers.seconds),
+        }
+        console.print(key_values("", rows))
+        if file is not None:
+            write_answers(file, asked, answers)
+
+
+def write_answers(file: io.FileIO, asked: Sequence[Question], answers: Answers) -> None:
+    """JSON lines into a reserved file; where it cannot take them, on standard output."""
+    lines = ""
+    for question, answer in zip(asked, answers.texts):
+        row = {
+            "messages": question.messages,
+            "expected": question.expected,
+            "answer": answer,
+            "exact": answer.strip() == question.expected.strip(),
+        }
+        lines += json.dumps(row) + "\n"
+    try:
+        rewrite(file, lines)
+    except OSError as error:
+        print(lines, end="")
+        raise DataError(
+            f"[eval] --output {file.name} cannot be written: {error.strerror or error}; the "
+            "answers are on standard output"
+        ) from error

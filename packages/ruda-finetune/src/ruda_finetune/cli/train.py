@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import platform
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -29,6 +31,7 @@ from ruda_finetune.cli.session import (
 )
 from ruda_finetune.cli.settings import TrainSettings
 from ruda_finetune.data import RecordFile, SFTCollator, SFTDataset, TrainingBatches, read_records
+from ruda_finetune.errors import CheckpointError
 from ruda_finetune.lora import inject_lora, save_adapter
 from ruda_finetune.report import ReportData, Sample, write_report
 from ruda_finetune.targets import TargetReport
@@ -94,11 +97,24 @@ def train(settings: TrainSettings, resume: bool) -> None:
     describe(console, settings, loaded, targets, dataset)
     display = TrainingDisplay(console)
     trainer, total = build_trainer(settings, loaded, dataset, records, display)
-    with locked_run_directory(settings.output):
+    with locked_run_directory(settings.output), writing_into(settings.output):
         train_and_report(
             console, settings, loaded, targets, dataset, trainer, total, asked, template, display,
             resume,
         )  # fmt: skip
+
+
+@contextmanager
+def writing_into(output: Path) -> Iterator[None]:
+    """Files that cannot be written are errors that say that the run is not lost."""
+    try:
+        yield
+    except OSError as error:
+        place = output if error.filename is None else error.filename
+        raise CheckpointError(
+            f"[train] cannot write {place}: {error.strerror or error}; make room or mend it, then "
+            "go on with the run by --resume"
+        ) from error
 
 
 def train_and_report(
