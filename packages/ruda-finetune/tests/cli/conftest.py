@@ -80,7 +80,9 @@ def cli() -> Callable[..., None]:
 
 
 @pytest.fixture
-def train(cli: Callable[..., None], model_directory: Path, data: Path, tmp_path: Path) -> Callable[..., None]:
+def train(
+    cli: Callable[..., None], model_directory: Path, data: Path, tmp_path: Path
+) -> Callable[..., None]:
     """A run of two steps; options given win over the usual ones."""
 
     def run(**options: object) -> None:

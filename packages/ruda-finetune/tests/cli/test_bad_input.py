@@ -21,6 +21,7 @@ from ruda_finetune import (
     TargetModuleError,
     TemplateError,
 )
+from ruda_finetune.cli.settings import SettingsError, TrainSettings, make_settings
 
 Cli = Callable[..., None]
 
@@ -154,7 +155,9 @@ def test_evaluation_output_that_fills_up(
     cli: Cli, model_directory: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The answers are not lost."""
-    with pytest.raises(DataError, match=r"/dev/full cannot be written: No space left.*standard out"):
+    with pytest.raises(
+        DataError, match=r"/dev/full cannot be written: No space left.*standard out"
+    ):
         cli("eval", "--model", model_directory, "--data", data, "--limit", 2,
             "--max-new-tokens", 1, "--output", "/dev/full")  # fmt: skip
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line[:1] == "{"]
@@ -252,6 +255,108 @@ def test_no_space_left(train: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert read_checkpoint(tmp_path / "run" / "latest.pt")["counters"]["step"] == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("learning_rate", ["inf", "nan", "1e999", "0", "-1", "11"]),
+        ("weight_decay", ["inf", "nan", "-1", "1e4"]),
+        ("max_grad_norm", ["inf", "nan", "0", "1e31"]),
+        ("epochs", ["inf", "nan", "0", "1e300"]),
+        ("alpha", ["inf", "nan", "0", "1e300"]),
+        ("dropout", ["nan", "1", "-0.1"]),
+        ("rank", ["0", "100000000", "99999999999999999999999"]),
+        ("block_size", ["0", "3", "65538", "100000000000"]),
+        ("seed", ["-1", "4294967296", "99999999999999999999999"]),
+        ("warmup_steps", ["-1", "99999999999999999999999"]),
+        ("steps", ["0", "99999999999999999999999"]),
+        ("batch_size", ["0", "99999999999999999999999"]),
+        ("accumulate", ["0", "99999999999999999999999"]),
+        ("samples", ["-1", "99999999999999999999999"]),
+        ("max_new_tokens", ["0", "99999999999999999999999"]),
+        ("max_length", ["1", "99999999999999999999999"]),
+        ("save_every", ["0", "99999999999999999999999"]),
+    ],
+)
+def test_absurd_settings(name: str, values: list[str]) -> None:
+    """Every number of `train`, on the command line and in a file, before anything is loaded."""
+    option = name.replace("_", ".")  # as an option or, where fields are compared, by its name
+    for value in values:
+        given = {"model": "m", "data": "d", "output": "o", name: value}
+        with pytest.raises(SettingsError, match=option):
+            make_settings(None, given)
+
+
+def test_every_number_is_among_them() -> None:
+    numbers = (int, float, int | None, float | None)
+    found = {
+        name for name, field in TrainSettings.model_fields.items() if field.annotation in numbers
+    }
+    (mark,) = (mark for mark in test_absurd_settings.pytestmark if mark.name == "parametrize")
+    assert found == {name for name, _ in mark.args[1]}
+
+
+def test_numbers_are_checked_before_the_load(
+    train: Cli, cli: Cli, model_directory: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*arguments: object, **options: object) -> None:
+        raise AssertionError("weights were read")
+
+    monkeypatch.setattr("ruda_finetune.loading.model.materialize", load)
+    with pytest.raises(FinetuneError, match=r"\[rank\] must be at most 64.*got 65"):
+        train(rank=65)
+    with pytest.raises(FinetuneError, match=r"\[rank\] must be at most 32.*got 33"):
+        train(rank=33, targets="k_proj,v_proj")
+    with pytest.raises(
+        FinetuneError, match="warmup_steps must be at most the run's 2 steps, got 3"
+    ):
+        train(warmup_steps=3)
+    with pytest.raises(FinetuneError, match="at most the run's 12 steps, got 13"):
+        cli("train", "--model", model_directory, "--data", data, "--output", "x", "--epochs", 2,
+            "--batch-size", 2, "--accumulate", 2, "--warmup-steps", 13)  # fmt: skip
+    with pytest.raises(FinetuneError, match=r"\[max-new-tokens\] got 257, the model has 256"):
+        train(test_data=data, max_new_tokens=257)
+    with pytest.raises(FinetuneError, match=r"\[max-new-tokens\] got 257, the model has 256"):
+        cli("eval", "--model", model_directory, "--data", data, "--max-new-tokens", 257)
+    with pytest.raises(FinetuneError, match=r"\[tokens\] got 257, the model has 256"):
+        cli("profile", model_directory, "--tokens", 257)
+    with pytest.raises(FinetuneError, match=r"\[rank\] must be at most 64.*got 65"):
+        cli("profile", model_directory, "--rank", 65)
+    ask: list[object] = ["generate", "--model", model_directory, "--prompt", "q"]
+    for option, value, words in [
+        ("max-new-tokens", 257, "the model has 256"),
+        ("top-p", 0, "top_p must be"),
+        ("top-p", 0.5, "need a temperature above 0"),
+    ]:
+        with pytest.raises(FinetuneError, match=words):
+            cli(*ask, f"--{option}", value)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["generate", "--seed", 99999999999999999999999],
+        ["generate", "--seed", -1],
+        ["generate", "--temperature", "inf"],
+        ["generate", "--temperature", "nan"],
+        ["generate", "--top-p", "nan"],
+        ["generate", "--top-p", "inf"],
+        ["generate", "--batch-size", 10**20],
+        ["generate", "--max-new-tokens", 10**20],
+        ["eval", "--batch-size", 10**20],
+        ["eval", "--max-new-tokens", 10**20],
+        ["eval", "--limit", 10**20],
+        ["profile", "--tokens", 10**20],
+        ["profile", "--rank", 10**20],
+    ],
+)
+def test_wrong_usage(cli: Cli, arguments: list[object]) -> None:
+    """Numbers that the options themselves refuse: exit code 2, and the option is named."""
+    with pytest.raises(Exception, match=r"less than|greater than|range") as caught:
+        cli(*arguments)
+    assert caught.value.exit_code == 2  # type: ignore[attr-defined]
+    assert str(arguments[1]) in caught.value.format_message()  # type: ignore[attr-defined]
+
+
 def test_settings(train: Cli, cli: Cli, tmp_path: Path) -> None:
     for options, words in [
         ({"epochs": 1}, "steps or epochs"),
@@ -276,7 +381,9 @@ def test_every_label_masked(train: Cli, tmp_path: Path) -> None:
         train(data=lines(tmp_path / "masked.jsonl", record))
 
 
-def test_ids_beyond_the_vocabulary(train: Cli, cli: Cli, model_directory: Path, tmp_path: Path) -> None:
+def test_ids_beyond_the_vocabulary(
+    train: Cli, cli: Cli, model_directory: Path, tmp_path: Path
+) -> None:
     """Named with their line, and nothing is left behind."""
     good = {"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}
     for record, words in [

@@ -112,7 +112,9 @@ def test_records_that_cannot_be_trained_on(write, record, words):
 
 def test_near_misses_of_a_role_are_found_for_every_template(write):
     record = {"messages": [turn("user", "a"), turn("asistant", "b"), *GOOD["messages"]]}
-    with pytest.raises(DataError, match=r"line 1: message 2 has the role 'asistant': .*'assistant'"):
+    with pytest.raises(
+        DataError, match=r"line 1: message 2 has the role 'asistant': .*'assistant'"
+    ):
         read_records(write("train.jsonl", [record]))
 
 

@@ -128,7 +128,9 @@ def test_run_that_died_before_its_first_checkpoint(kit, tmp_path):
     again = kit.make_run(callbacks=[hook])
     report = again.resume(home)
     assert report.path is None and report.step == again.step == 0
-    assert hook.texts == report.messages == [f"{home} has no checkpoint yet: the run starts at step 0"]
+    assert (
+        hook.texts == report.messages == [f"{home} has no checkpoint yet: the run starts at step 0"]
+    )
     found = weights_of(kit, again, 4, home)
     whole = weights_of(kit, kit.make_run(), 4, tmp_path / "whole")
     assert all(torch.equal(found[name], whole[name]) for name in whole)

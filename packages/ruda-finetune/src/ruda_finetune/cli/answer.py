@@ -8,11 +8,17 @@ from typing import Any, Literal
 from rich.console import Console
 
 from ruda_finetune.cli.console import answering
-from ruda_finetune.cli.session import chat_template, open_model, show_warnings
+from ruda_finetune.cli.session import (
+    chat_template,
+    check_positions,
+    open_model,
+    show_warnings,
+)
 from ruda_finetune.data import read_records
 from ruda_finetune.data.records import validate_messages
 from ruda_finetune.errors import DataError
 from ruda_finetune.generation import generate
+from ruda_finetune.generation.batched import check_sampling
 from ruda_finetune.lora import load_adapter
 
 
@@ -41,7 +47,11 @@ def answer(
         chats += read_prompts(input, system)
     if not chats:
         raise DataError("[generate] nothing to answer: give --prompt TEXT or --input FILE")
-    loaded = open_model(model, quantize, dtype, device, cache=cache)
+    check_sampling(max_new_tokens, batch_size, temperature, top_p, top_k=0)
+    loaded = open_model(
+        model, quantize, dtype, device, cache=cache,
+        inspect=lambda found: check_positions(found, "max-new-tokens", max_new_tokens),
+    )  # fmt: skip
     if adapter is not None:
         load_adapter(loaded.model, adapter)
     with answering(notes, "answering", len(chats)) as progress:

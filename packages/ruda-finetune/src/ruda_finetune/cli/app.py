@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import typer.core
 from rich.console import Console
 from rich.markup import escape
 
 from ruda_finetune._version import __version__
-from ruda_finetune.cli.settings import make_settings
+from ruda_finetune.cli.settings import LARGEST_RANK, LARGEST_SEED, MOST, make_settings
 from ruda_finetune.errors import FinetuneError, ModelFileError
 
+errors = Console(stderr=True, soft_wrap=True)
+
+
+class Commands(typer.core.TyperGroup):
+    """Says that Ctrl-C was heard; typer would leave without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            errors.print("interrupted")
+            raise typer.Exit(130) from None
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Fine-tune causal language models with NF4 and LoRA on the device ruda:0.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
 )
-errors = Console(stderr=True, soft_wrap=True)
 
 
 def _version(wanted: bool) -> None:
@@ -104,7 +120,8 @@ def train(
         str | None, typer.Option(help="Frozen weights: nf4 (default) or none.")
     ] = None,
     block_size: Annotated[
-        int | None, typer.Option(help="Weights that share an NF4 scale (default 64).")
+        int | None,
+        typer.Option(help="Weights that share an NF4 scale: even, 2 to 65536 (default 64)."),
     ] = None,
     dtype: Annotated[
         str | None, typer.Option(help="auto (default), float32, bfloat16 or float16.")
@@ -154,9 +171,15 @@ def evaluate(
         Path | None, typer.Option(help="An adapter folder in PEFT's format.")
     ] = None,
     template: Template = "auto",
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first records.")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Records answered together.")] = 32,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer in tokens.")] = 128,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Only the first records.")
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option(min=1, max=MOST, help="Records answered together.")
+    ] = 32,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, max=MOST, help="Longest answer in tokens.")
+    ] = 128,
     quantize: Annotated[str, typer.Option(help="nf4 or none.")] = "nf4",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: str = "ruda:0",
@@ -189,13 +212,13 @@ def generate(
     ] = None,
     system: Annotated[str | None, typer.Option(help="A system message.")] = None,
     template: Template = "auto",
-    max_new_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    max_new_tokens: Annotated[int, typer.Option(min=1, max=MOST)] = 128,
     temperature: Annotated[
-        float, typer.Option(min=0.0, help="0: the most likely token each time.")
+        float, typer.Option(min=0.0, max=1000.0, help="0: the most likely token each time.")
     ] = 0.0,
     top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
-    seed: int = 0,
-    batch_size: Annotated[int, typer.Option(min=1)] = 16,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED)] = 0,
+    batch_size: Annotated[int, typer.Option(min=1, max=MOST)] = 16,
     quantize: Annotated[str, typer.Option(help="nf4 or none.")] = "nf4",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: str = "ruda:0",
@@ -215,8 +238,10 @@ def generate(
 @app.command()
 def profile(
     model: Annotated[Path, typer.Argument(help="A .gguf file or a model directory.")],
-    tokens: Annotated[int, typer.Option(min=2, help="Tokens in the step's one row.")] = 256,
-    rank: Annotated[int, typer.Option(min=1, help="LoRA rank.")] = 16,
+    tokens: Annotated[
+        int, typer.Option(min=2, max=2**20, help="Tokens in the step's one row.")
+    ] = 256,
+    rank: Annotated[int, typer.Option(min=1, max=LARGEST_RANK, help="LoRA rank.")] = 16,
     checkpointing: Annotated[
         bool, typer.Option("--checkpointing", help="Recompute activations in backward.")
     ] = False,
@@ -275,16 +300,18 @@ def _choice(option: str, value: str, *allowed: str) -> Any:
 
 def run() -> None:
     """Run the command and turn what went wrong into one line and an exit code."""
-    from ruda_runtime import RudaError
+    from ruda_runtime import AbiMismatch, RudaError
 
+    for stream in (sys.stdout, sys.stderr):  # a path or an answer may hold what it cannot encode
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app(standalone_mode=True)
+    except AbiMismatch:  # a RudaError too; main() has the words for a broken installation
+        raise
     except FinetuneError as error:
         errors.print(f"[bold red]error:[/] {escape(str(error))}")
         sys.exit(1)
     except (MemoryError, RudaError, NotImplementedError) as error:
         errors.print(f"[bold red]error:[/] {escape(str(error) or type(error).__name__)}")
         sys.exit(1)
-    except KeyboardInterrupt:
-        errors.print("interrupted")
-        sys.exit(130)

@@ -15,6 +15,7 @@ from ruda_finetune.cli.console import answering, duration
 from ruda_finetune.cli.output import reserved, rewrite
 from ruda_finetune.cli.samples import Answers, Question, answer_all, questions
 from ruda_finetune.cli.session import (
+    check_positions,
     key_values,
     marked_template,
     open_model,
@@ -49,7 +50,10 @@ def evaluate(
         records = records[:limit]
     asked = questions(records, records.where, None)
     with nullcontext() if output is None else reserved(output, "eval") as file:
-        loaded = open_model(model, quantize, dtype, device, cache=cache)
+        loaded = open_model(
+            model, quantize, dtype, device, cache=cache,
+            inspect=lambda found: check_positions(found, "max-new-tokens", max_new_tokens),
+        )  # fmt: skip
         text = marked_template(template, loaded.tokenizer)
         collator = SFTCollator(
             loaded.tokenizer, chat_template=text, vocabulary_size=vocabulary_size(loaded.model)

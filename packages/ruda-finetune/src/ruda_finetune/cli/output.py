@@ -38,9 +38,10 @@ def reserved(path: Path, command: str) -> Iterator[io.FileIO]:
 
 
 def rewrite(file: io.FileIO, text: str) -> None:
-    """Replace what a reserved file holds; a pipe or terminal has nothing to replace. Raises OSError.
+    """Replace what a reserved file holds; a pipe or terminal has nothing to replace.
 
-    The file has no buffer: one that could not be emptied would fail again when it is closed.
+    Raises OSError. The file has no buffer: one that could not be emptied would fail again when it
+    is closed.
     """
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.truncate(0)

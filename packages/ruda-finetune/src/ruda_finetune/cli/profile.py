@@ -18,8 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
-from ruda_finetune.cli.session import open_model, show_warnings
-from ruda_finetune.errors import FinetuneError
+from ruda_finetune.cli.session import check_positions, check_rank, open_model, show_warnings
 from ruda_finetune.lora import inject_lora
 from ruda_finetune.training import CausalLMFinetuner, SFTTrainer
 
@@ -90,11 +89,15 @@ def profile_command(
     """Load the model, train a few steps on random tokens, and print where the time went."""
     notes = Console(stderr=True, highlight=False)
     show_warnings(notes)
-    loaded = open_model(model, quantize, dtype, device, cache=use_cache, needs_tokenizer=False)
+
+    def inspect(found: Any) -> None:
+        check_positions(found, "tokens", tokens)
+        check_rank(found, "all-linear", rank)
+
+    loaded = open_model(
+        model, quantize, dtype, device, cache=use_cache, needs_tokenizer=False, inspect=inspect
+    )
     source = loaded.source
-    longest = getattr(source.config.get_text_config(), "max_position_embeddings", None)
-    if longest is not None and tokens > longest:
-        raise FinetuneError(f"[profile] tokens: got {tokens}, the model has {longest} positions")
     torch.manual_seed(0)
     inject_lora(loaded.model, "all-linear", rank=rank, alpha=float(rank))
     found = profile_step(

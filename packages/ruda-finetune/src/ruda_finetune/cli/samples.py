@@ -35,7 +35,12 @@ def questions(
         messages = record.get("messages")
         if isinstance(messages, list) and "input_ids" in record:  # beside tokens nobody has looked
             validate_messages(messages, where(index))
-        if not isinstance(messages, list) or not messages or messages[-1].get("role") != "assistant" or len(messages) < 2:
+        if (
+            not isinstance(messages, list)
+            or not messages
+            or messages[-1].get("role") != "assistant"
+            or len(messages) < 2
+        ):
             raise DataError(
                 f"{where(index)}: wanted messages that end in an assistant turn after a prompt, to "
                 "compare the model's answer with"

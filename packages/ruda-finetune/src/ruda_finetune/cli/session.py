@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from ruda_finetune.errors import TemplateError
+from ruda_finetune.errors import FinetuneError, TemplateError
 
 if TYPE_CHECKING:
     from ruda_finetune.loading import LoadedModel
@@ -45,8 +46,9 @@ def open_model(
     block_size: int = 64,
     cache: bool = True,
     needs_tokenizer: bool = True,
+    inspect: Callable[[Any], None] | None = None,
 ) -> Loaded:
-    """Load, quantise and fuse the model at `path`."""
+    """Load, quantise and fuse the model at `path`; `inspect` as in `load_model`."""
     from ruda_finetune.errors import ModelFileError
     from ruda_finetune.loading import load_model
     from ruda_finetune.models import fuse_model
@@ -61,10 +63,35 @@ def open_model(
         dtype=None if dtype == "auto" else DTYPES[dtype],
         block_size=block_size,
         cache=cache,
+        inspect=inspect,
     )
     if needs_tokenizer and source.tokenizer is None:
         raise ModelFileError(f"[load_model] {path} has no tokenizer: nothing can be encoded")
     return Loaded(source, fuse_model(source.model))
+
+
+def check_rank(model: Any, target_modules: str | list[str], rank: int) -> None:
+    """Raise `FinetuneError` for a rank that none of the targeted layers has room for.
+
+    `model` may be on the meta device.
+    """
+    from ruda_finetune.targets import qualified_modules, resolve_targets
+
+    modules: dict[str, Any] = qualified_modules(model)
+    names = resolve_targets(model, target_modules, operator="inject_lora").names
+    room = max(min(modules[name].in_features, modules[name].out_features) for name in names)
+    if rank > room:
+        raise FinetuneError(
+            f"[rank] must be at most {room}, the smaller side of the largest targeted layer: got "
+            f"{rank}"
+        )
+
+
+def check_positions(model: Any, option: str, tokens: int) -> None:
+    """Raise `FinetuneError` for more tokens than a model has positions."""
+    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if longest is not None and tokens > longest:
+        raise FinetuneError(f"[{option}] got {tokens}, the model has {longest} positions")
 
 
 def vocabulary_size(model: Any) -> int:
@@ -89,7 +116,10 @@ def chat_template(choice: str, tokenizer: Any) -> str | None:
     path = Path(choice)
     if not path.is_file():
         raise TemplateError(f"[template] {choice!r} is neither auto, chatml nor a file that exists")
-    return path.read_text(encoding="utf-8")
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TemplateError(f"[template] cannot read {path}: {error}") from None
 
 
 def marked_template(choice: str, tokenizer: Any, otherwise: str = "") -> str | None:

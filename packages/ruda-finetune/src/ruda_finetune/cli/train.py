@@ -21,6 +21,8 @@ from ruda_finetune.cli.samples import Answers, Question, answer_all, questions
 from ruda_finetune.cli.session import (
     Loaded,
     chat_template,
+    check_positions,
+    check_rank,
     device_target,
     dtype_reason,
     key_values,
@@ -29,7 +31,7 @@ from ruda_finetune.cli.session import (
     show_warnings,
     vocabulary_size,
 )
-from ruda_finetune.cli.settings import TrainSettings
+from ruda_finetune.cli.settings import SettingsError, TrainSettings
 from ruda_finetune.data import RecordFile, SFTCollator, SFTDataset, TrainingBatches, read_records
 from ruda_finetune.errors import CheckpointError
 from ruda_finetune.lora import inject_lora, save_adapter
@@ -48,6 +50,7 @@ from ruda_finetune.training import (
     read_metrics,
 )
 
+SETTINGS_FILE = "settings.json"
 BEFORE_FILE = "answers_before.json"
 # Settings that decide what is computed: a resumed run must have the same.
 COMPUTING = (
@@ -65,9 +68,16 @@ def train(settings: TrainSettings, resume: bool) -> None:
     records = read_records(settings.data)
     asked = held_out(settings)
 
+    check_warmup(settings, len(records))
+
+    def inspect(model: Any) -> None:
+        check_rank(model, settings.target_modules(), settings.rank)
+        if asked:
+            check_positions(model, "max-new-tokens", settings.max_new_tokens)
+
     loaded = open_model(
         settings.model, settings.quantize, settings.dtype, settings.device,
-        settings.target_modules(), settings.block_size, settings.cache,
+        settings.target_modules(), settings.block_size, settings.cache, inspect=inspect,
     )  # fmt: skip
     if settings.train_on_prompt:
         template = chat_template(settings.template, loaded.tokenizer)
@@ -98,10 +108,31 @@ def train(settings: TrainSettings, resume: bool) -> None:
     display = TrainingDisplay(console)
     trainer, total = build_trainer(settings, loaded, dataset, records, display)
     with locked_run_directory(settings.output), writing_into(settings.output):
-        train_and_report(
-            console, settings, loaded, targets, dataset, trainer, total, asked, template, display,
-            resume,
-        )  # fmt: skip
+        try:
+            train_and_report(
+                console, settings, loaded, targets, dataset, trainer, total, asked, template,
+                display, resume,
+            )  # fmt: skip
+        except KeyboardInterrupt:  # between training's steps it is `Interrupted`
+            tell_how_to_go_on(console, settings)
+            raise
+
+
+def check_warmup(settings: TrainSettings, rows: int) -> None:
+    """Before the load: rows that are dropped later can only make the run shorter."""
+    if settings.steps is None:
+        per_epoch = -(-rows // (settings.batch_size * settings.accumulate))
+        try:
+            settings.check_warmup(total_steps(settings, per_epoch))
+        except ValueError as error:
+            raise SettingsError(f"[train] {error}") from None
+
+
+def total_steps(settings: TrainSettings, per_epoch: int) -> int:
+    """The run's steps, for data that has `per_epoch` of them."""
+    if settings.steps is not None:
+        return settings.steps
+    return max(1, round((settings.epochs or 1.0) * per_epoch))
 
 
 @contextmanager
@@ -138,18 +169,14 @@ def train_and_report(
                 f"resumed from {found.path} at step {found.step} of {total}", markup=False
             )
     trainer.claim(settings.output)
-    settings_file = settings.output / "settings.json"
-    settings.save(settings_file)
+    settings.save(settings.output / SETTINGS_FILE)
     before = answers_before(console, settings, loaded, asked, template, resume, trainer.step)
     try:
         result = trainer.fit(steps=total, directory=settings.output, save_every=settings.save_every)
     except Interrupted as stop:
         display.close()
         console.print(str(stop), markup=False)
-        console.print(
-            f"go on with: ruda-finetune train --config {settings_file} --resume",
-            markup=False, soft_wrap=True,
-        )  # fmt: skip
+        tell_how_to_go_on(console, settings)
         raise SystemExit(stop.exit_code) from None
     finally:
         display.close()
@@ -169,6 +196,15 @@ def train_and_report(
             f"{after.exact(asked)} of {len(asked)} after"
         )
     console.print(f"adapter: {adapter}\nreport:  {summary}", markup=False, soft_wrap=True)
+
+
+def tell_how_to_go_on(console: Console, settings: TrainSettings) -> None:
+    path = settings.output / SETTINGS_FILE
+    if path.exists():
+        console.print(
+            f"go on with: ruda-finetune train --config {path} --resume",
+            markup=False, soft_wrap=True,
+        )  # fmt: skip
 
 
 def resume_run(trainer: SFTTrainer, output: Path) -> ResumeReport:
@@ -207,9 +243,7 @@ def build_trainer(
     batches = TrainingBatches(
         dataset, dataset.collator, settings.batch_size, settings.accumulate, settings.seed
     )
-    total = settings.steps
-    if total is None:
-        total = max(1, round((settings.epochs or 1.0) * batches.steps_per_epoch))
+    total = total_steps(settings, batches.steps_per_epoch)
     values = settings.model_dump(mode="json")
     trainer = SFTTrainer(
         finetuner,

@@ -47,8 +47,8 @@ class SFTCollator:
         template_kwargs: further variables for the chat template.
         chat_template: a Jinja template to use instead of the tokenizer's own. Unless
             `train_on_prompt`, it must mark the assistant's text with `{% generation %}`.
-        vocabulary_size: rows of the model's embedding. Token ids and labels must be smaller; without
-            it nobody looks until the model meets them.
+        vocabulary_size: rows of the model's embedding. Token ids and labels must be smaller;
+            without it nobody looks until the model meets them.
         stop_token_ids: tokens that may end an assistant turn; by default the tokenizer's special
             tokens. Every assistant turn must end in one, and it is always a label.
 
@@ -114,8 +114,8 @@ class SFTCollator:
             raise DataError(f"[SFTCollator] pad_token_id must not be negative, got {found}")
         if size is not None and found >= size:
             raise DataError(
-                f"[SFTCollator] pad_token_id must lie in the model's vocabulary, 0..{size - 1}: got "
-                f"{found}"
+                f"[SFTCollator] pad_token_id must lie in the model's vocabulary, 0..{size - 1}: "
+                f"got {found}"
             )
         return found
 

@@ -36,11 +36,15 @@ def chatml_training_template(default_system: str | None = SMOLLM2_SYSTEM) -> str
     known = "[" + ", ".join(jinja_literal(role) for role in ROLES) + "]"
     refusal = (
         "{% if message['role'] not in " + known + " %}{{ raise_exception('message ' ~ loop.index ~ "
-        "' has the role ' ~ message['role'] | tojson ~ " + jinja_literal(f", wanted one of {roles}")
+        "' has the role ' ~ message['role'] | tojson ~ "
+        + jinja_literal(f", wanted one of {roles}")
         + ") }}{% endif %}"
     )
     return (
-        "{% for message in messages %}" + refusal + system + "{{ '<|im_start|>' + message['role'] + '\\n' }}"
+        "{% for message in messages %}"
+        + refusal
+        + system
+        + "{{ '<|im_start|>' + message['role'] + '\\n' }}"
         "{% if message['role'] == 'assistant' %}"
         "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}"
         "{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}"

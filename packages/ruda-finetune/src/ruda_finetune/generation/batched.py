@@ -173,6 +173,15 @@ def _check(
 ) -> None:
     if not callable(getattr(model, "generate", None)):
         raise FinetuneError(f"[generate] {type(model).__name__} has no generate method")
+    check_sampling(max_new_tokens, batch_size, temperature, top_p, top_k)
+    if stop and tokenizer is None:
+        raise FinetuneError("[generate] stop texts need a tokenizer")
+
+
+def check_sampling(
+    max_new_tokens: int, batch_size: int, temperature: float, top_p: float, top_k: int
+) -> None:
+    """Raise `FinetuneError` for numbers that `generate` does not take."""
     for name, value, wanted, valid in (
         ("max_new_tokens", max_new_tokens, "at least 1", max_new_tokens >= 1),
         ("batch_size", batch_size, "at least 1", batch_size >= 1),
@@ -187,8 +196,6 @@ def _check(
             f"[generate] top_p={top_p} and top_k={top_k} need a temperature above 0: at 0 the "
             "likeliest token is taken"
         )
-    if stop and tokenizer is None:
-        raise FinetuneError("[generate] stop texts need a tokenizer")
 
 
 def _generation_config(

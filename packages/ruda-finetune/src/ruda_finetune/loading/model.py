@@ -98,6 +98,7 @@ def load_model(
     attn_implementation: str | None = None,
     auto_class: Any = None,
     cache: bool = True,
+    inspect: Callable[[PreTrainedModel], None] | None = None,
 ) -> LoadedModel:
     """Load a causal language model from disk. Never uses the network, never runs a model's code.
 
@@ -113,6 +114,9 @@ def load_model(
     auto_class: the transformers auto class to build with, `AutoModelForCausalLM` by default.
     cache: keep the packed weights, and the files' hashes, in the cache's folder (`RUDA_CACHE_DIR`)
         and take them from there, see cache.py. A cache that cannot be used is one warning.
+
+    inspect: called with the model on the meta device, before a weight is read: what it raises ends
+        the load.
 
     Peak memory is the result and one tensor: weights are read one at a time, large ones in pieces.
     Tied weights stay one tensor. Raises `ModelFileError` for whatever is wrong with the files and
@@ -143,6 +147,8 @@ def load_model(
         opening = _open_directory if path.is_dir() else _open_gguf
         opened = opening(path, lambda files: _Fetch(path, files, targets, block_size, cache))
         model = build_on_meta(opened.config, compute, "load_model", auto_class, attn_implementation)
+        if inspect is not None:
+            inspect(model)
         hashes, packed = opened.fetch.result()
         report = materialize(
             model,
