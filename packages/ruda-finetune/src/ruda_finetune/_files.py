@@ -19,6 +19,11 @@ def sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
+def readable(text: str) -> str:
+    """A path's text for people and for UTF-8 files: bytes that are not UTF-8 appear as `\\xe4`."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def check_writable(directory: Path) -> None:
     """Raise OSError unless files can be made in `directory`, which need not exist.
 

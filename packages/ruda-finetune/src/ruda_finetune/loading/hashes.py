@@ -64,7 +64,8 @@ def _identity(path: Path, state: os.stat_result) -> dict[str, object]:
 
 
 def _entry(path: Path) -> Path | None:
-    return entry_path(HASHES, hashlib.sha256(str(path.absolute()).encode()).hexdigest())
+    # its bytes: a path need not be UTF-8
+    return entry_path(HASHES, hashlib.sha256(os.fsencode(path.absolute())).hexdigest())
 
 
 def _remembered(path: Path, state: os.stat_result) -> str | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 import torch
 from torch import nn
 
+from .._files import readable
 from ..errors import ModelFileError, TargetModuleError
 from ..targets import ALL_LINEAR
 from . import cache as packed_cache
@@ -139,6 +140,11 @@ def load_model(
         raise ModelFileError(
             f"[load_model] {path} is one file of a model: give its directory, which holds "
             "config.json too"
+        )
+    if path.is_dir() and readable(str(path)) != str(path):
+        raise ModelFileError(
+            f"[load_model] {path} is a path that is not UTF-8 in this locale, which the libraries "
+            "that read Hugging Face directories do not open: rename it, or name a link to it"
         )
     where = resolve_device(device, "load_model")
     compute = default_dtype(where) if dtype is None else dtype
@@ -295,7 +301,7 @@ def _whole_hash(files: Mapping[str, str]) -> str:
     if len(files) == 1:
         return next(iter(files.values()))
     listing = "".join(f"{name} {value}\n" for name, value in sorted(files.items()))
-    return hashlib.sha256(listing.encode()).hexdigest()
+    return hashlib.sha256(listing.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _source_info(opened: _Opened, path: Path, files: dict[str, str]) -> SourceInfo:

@@ -138,7 +138,8 @@ def save_adapter(
         for key, value in adapter_state_dict(model).items()
     }
     metadata = {"format": "pt", _SETTINGS_KEY: _settings_text(settings)}
-    text = json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    # ASCII, as the base's path need not be UTF-8
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     replace_files(
         directory,
         {WEIGHTS_FILE: save(tensors, metadata=metadata), CONFIG_FILE: text.encode()},
@@ -200,16 +201,20 @@ def _read_config(directory: Path) -> dict[str, Any]:
 
 
 def _read_tensors(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
+    from safetensors.torch import load
 
     path = directory / WEIGHTS_FILE
     if not path.is_file():
         present = ", ".join(sorted(p.name for p in directory.iterdir())[:8])
         raise AdapterError(f"[load_adapter] no {WEIGHTS_FILE} in {directory}; it holds {present}")
     try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            metadata = file.metadata() or {}
+        data = path.read_bytes()  # the library opens no path that is not UTF-8
+        tensors = load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        metadata = header.get("__metadata__") or {}
+    except OSError as error:
+        raise AdapterError(f"[load_adapter] {path} cannot be read: {error.strerror}") from error
     except SafetensorError as error:
         raise AdapterError(f"[load_adapter] {path} is damaged: {error}") from error
     wrong = [key for key in tensors if not key.startswith(_PREFIX)]

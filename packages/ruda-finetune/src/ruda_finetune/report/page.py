@@ -10,6 +10,7 @@ from typing import Any
 
 from jinja2 import Environment
 
+from ruda_finetune._files import readable
 from ruda_finetune.report.curve import loss_curve_png
 
 
@@ -46,19 +47,18 @@ class ReportData:
 
 def write_report(directory: Path, data: ReportData) -> Path:
     """Write loss.png and report.html into `directory`; returns the page's path."""
-    curve = loss_curve_png(data.metrics, data.title) if data.metrics else b""
+    title = readable(data.title)
+    curve = loss_curve_png(data.metrics, title) if data.metrics else b""
     if curve:
         (directory / "loss.png").write_bytes(curve)
     source = files("ruda_finetune.report").joinpath("report.html.jinja").read_text("utf-8")
     page = Environment(autoescape=True).from_string(source)
     path = directory / "report.html"
-    path.write_text(
-        page.render(
-            data=data,
-            curve=base64.b64encode(curve).decode("ascii"),
-            exact_before=sum(sample.exact_before for sample in data.samples),
-            exact_after=sum(sample.exact_after for sample in data.samples),
-        ),
-        encoding="utf-8",
+    text = page.render(
+        data=data,
+        curve=base64.b64encode(curve).decode("ascii"),
+        exact_before=sum(sample.exact_before for sample in data.samples),
+        exact_after=sum(sample.exact_after for sample in data.samples),
     )
+    path.write_text(readable(text), encoding="utf-8")
     return path
