@@ -9,8 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ruda_runtime import check_abi as _check_abi
-
 from . import _abi
 from ._version import __version__
 from .errors import (
@@ -24,7 +22,14 @@ from .errors import (
     TemplateError,
 )
 
-_check_abi("ruda-finetune", __version__, _abi.PROVIDES, _abi.REQUIRES)
+try:
+    from ruda_runtime import check_abi as _check_abi
+
+    _check_abi("ruda-finetune", __version__, _abi.PROVIDES, _abi.REQUIRES)
+except ImportError as _error:
+    if not _abi.is_the_command():
+        raise
+    raise SystemExit(f"error: {_abi.broken_installation(_error)}") from None
 
 if TYPE_CHECKING:  # the same names for type checkers; a test holds the two lists together
     from .data import CHATML_TRAINING_TEMPLATE as CHATML_TRAINING_TEMPLATE
