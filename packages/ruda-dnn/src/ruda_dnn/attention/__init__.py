@@ -87,7 +87,8 @@ def attention(
     Query i stands at the key p = i (``align="top_left"``) or p = i + Tk - Tq (``"bottom_right"``,
     where the last query stands at the last key, as cached decoding wants it), and sees the keys
     ``p - window[0] .. p + window[1]``. A query that sees no key gives zeros. Keys that are not seen
-    count for nothing, even where they hold NaN.
+    count for nothing, even where they hold NaN (how blocks of keys are summed may depend on them:
+    the last bits may differ).
 
     Args:
         q: ``[B, Tq, H, D]``, float32, float16 or bfloat16. Any strides; a last axis that is not

@@ -47,7 +47,7 @@ def attention(
     Query i stands at the key p = i (``align="top_left"``, what PyTorch's ``is_causal`` means) or
     p = i + Tk - Tq (``"bottom_right"``: the last query at the last key, as cached decoding wants
     it), and sees the keys ``p - window[0] .. p + window[1]``. A query that sees no key gives zeros;
-    keys that are not seen count for nothing, whatever they hold.
+    keys that are not seen count for nothing, whatever they hold (up to rounding).
 
     Args:
         query: ``[B, H, Tq, D]`` on ruda, float32, float16 or bfloat16 (autocast's dtype under
