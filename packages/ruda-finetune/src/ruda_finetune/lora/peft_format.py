@@ -210,7 +210,7 @@ def _read_tensors(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, s
         raise AdapterError(f"[load_adapter] no {WEIGHTS_FILE} in {directory}; it holds {present}")
     try:
         data = path.read_bytes()  # the library opens no path that is not UTF-8
-        tensors = load(data)
+        tensors = dict(sorted(load(data).items()))
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         metadata = header.get("__metadata__") or {}
     except OSError as error:
