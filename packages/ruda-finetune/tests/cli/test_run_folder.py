@@ -71,7 +71,7 @@ def test_killed_before_the_first_checkpoint(
 
     def options(output: Path) -> list[object]:
         return [
-            "train", "--model", model_directory, "--data", data, "--output", output, "--steps", 300,
+            "train", "--model", model_directory, "--data", data, "--output", output, "--steps", 100,
             "--batch-size", 2, "--rank", 4, "--dropout", 0.1, "--save-every", 1000,
             "--test-data", data, "--samples", 2, "--max-new-tokens", 2,
         ]  # fmt: skip

@@ -82,8 +82,8 @@ def check_rank(model: Any, target_modules: str | list[str], rank: int) -> None:
     room = max(min(modules[name].in_features, modules[name].out_features) for name in names)
     if rank > room:
         raise FinetuneError(
-            f"[rank] must be at most {room}, the smaller side of the largest targeted layer: got "
-            f"{rank}"
+            f"[rank] must be at most {room}, the largest of the targeted layers' smaller sides: "
+            f"got {rank}"
         )
 
 

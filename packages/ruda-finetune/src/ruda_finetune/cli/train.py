@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import resource
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -67,7 +68,6 @@ def train(settings: TrainSettings, resume: bool) -> None:
     check_run_directory(settings.output, resume)
     records = read_records(settings.data)
     asked = held_out(settings)
-
     check_warmup(settings, len(records))
 
     def inspect(model: Any) -> None:
@@ -140,6 +140,8 @@ def writing_into(output: Path) -> Iterator[None]:
     """Files that cannot be written are errors that say that the run is not lost."""
     try:
         yield
+    except BrokenPipeError:  # whoever read the output has gone
+        raise
     except OSError as error:
         place = output if error.filename is None else error.filename
         raise CheckpointError(
@@ -202,7 +204,7 @@ def tell_how_to_go_on(console: Console, settings: TrainSettings) -> None:
     path = settings.output / SETTINGS_FILE
     if path.exists():
         console.print(
-            f"go on with: ruda-finetune train --config {path} --resume",
+            f"go on with: ruda-finetune train --config {shlex.quote(str(path))} --resume",
             markup=False, soft_wrap=True,
         )  # fmt: skip
 
