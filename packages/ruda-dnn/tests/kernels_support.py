@@ -1,9 +1,9 @@
 """Device kernels without a GPU: run by Triton's interpreter, or compiled for an architecture.
 
-Interpreting changes `triton.language` for the whole process, so that it happens in a process of its
-own (`python kernels_support.py FILE SIZE`). Both processes map one file; addresses in launches are
-the server's. Memory is poisoned with 0xff (NaN in every float) and arrays lie apart from each other,
-so that a read or write outside of them shows.
+Interpreting changes `triton.language` for the whole process, so that it happens in a process of
+its own (`python kernels_support.py FILE SIZE`). Both processes map one file; addresses in launches
+are the server's. Memory is poisoned with 0xff (NaN in every float) and arrays lie apart from each
+other, so that a read or write outside of them shows.
 """
 
 from __future__ import annotations
@@ -191,8 +191,8 @@ def interpreter_fixture() -> Any:
 
 
 def compile_tests(specialisations: list[Specialisation]) -> tuple[Any, Any]:
-    """Two tests: everything for sm_90 with every seventh for another architecture in turn, and (slow)
-    everything for all."""
+    """Two tests: everything for sm_90 and every seventh for another architecture in turn; and
+    (slow) everything for all."""
     others = [architecture for architecture in SHARED_MEMORY if architecture != 90]
     sample = [(one, others[i % len(others)]) for i, one in enumerate(specialisations[::7])]
     runs = [(one, 90) for one in specialisations] + sample

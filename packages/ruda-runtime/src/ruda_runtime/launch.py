@@ -1,8 +1,8 @@
 """Launches of device kernels as data: which kernel, on which grid, with which arguments.
 
 An operator's ``launch.py`` turns the views of one call into a list of ``Launch``; the runtime
-compiles or finds each kernel and submits it. Nothing here imports a compiler, so that a process with
-a bundle needs none.
+compiles or finds each kernel and submits it. Nothing here imports a compiler, so that a process
+with a bundle needs none.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ class Definition:
             missing = sorted(self.parameters.keys() - values.keys())
             unknown = sorted(values.keys() - self.parameters.keys())
             raise TypeError(f"[{self.name}] arguments: missing {missing}, unknown {unknown}")
-        full = (*grid, 1, 1)[:3]
+        x, y, z = (*grid, 1, 1)[:3]
         ordered = {name: values[name] for name in self.parameters}
-        return Launch(self, full, ordered, num_warps, num_stages)
+        return Launch(self, (x, y, z), ordered, num_warps, num_stages)
 
 
 @dataclass(frozen=True)
