@@ -1,0 +1,20 @@
+// Stream capture: work that would be queued becomes nodes of a graph.
+#pragma once
+
+#include "events.hpp"
+#include "streams.hpp"
+
+namespace driver_double {
+
+CUresult capture_work(const char* call, stream& to, std::shared_ptr<operation> work);
+CUresult capture_record(stream& on, event& recorded, bool external);
+CUresult capture_wait(stream& on, event& awaited);
+void abandon_capture(stream& destroyed);
+
+// A call that could wait for, or depend on, work of a capture that this thread must respect.
+CUresult refuse_unsafe(const char* call);
+// The default stream depends on all blocking streams, so none of them may capture.
+CUresult refuse_implicit(const char* call, context& in);
+CUresult refuse_any_capture(const char* call, context& in);
+
+}  // namespace driver_double
