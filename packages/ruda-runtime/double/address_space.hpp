@@ -20,6 +20,8 @@ class address_space {
   // The last allocation at or before an address that contains it.
   allocation_ref find(uint64_t address) const;
 
+  const std::map<uint64_t, allocation_ref>& all() const { return by_start_; }
+
  private:
   // Behind each allocation lies a gap that belongs to nobody.
   static constexpr uint64_t alignment = 512, gap = 512;

@@ -224,6 +224,18 @@ bool is_pinned(uint64_t address, uint64_t bytes) {
          bytes <= found->size - (address - found->start);
 }
 
+std::vector<std::string> describe_live(size_t count) {
+  memory_state& all = state();
+  std::shared_lock lock(all.mutex);
+  std::vector<std::string> texts;
+  for (const address_space* each : {&all.device, &all.host}) {
+    for (const auto& [start, found] : each->all()) {
+      if (!found->freed && texts.size() < count) texts.push_back(found->describe());
+    }
+  }
+  return texts;
+}
+
 uint64_t allocated_bytes(int device) {
   std::shared_lock lock(state().mutex);
   return state().allocated[static_cast<size_t>(device)];

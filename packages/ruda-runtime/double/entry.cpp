@@ -1,6 +1,7 @@
 #include "entry.hpp"
 
 #include "arena.hpp"
+#include "host_functions.hpp"
 #include "reports.hpp"
 #include "settings.hpp"
 
@@ -39,6 +40,10 @@ void add_entry(const char* name, int version, entry_pointer function, entry_poin
 }
 
 CUresult enter() {
+  if (in_host_function) [[unlikely]] {
+    return report(CUDA_ERROR_NOT_PERMITTED,
+                  "[driver double] a host function in a stream may not call the driver");
+  }
   if (ready.load(std::memory_order_acquire)) [[likely]] return CUDA_SUCCESS;
   if (forked) {
     return report(CUDA_ERROR_NOT_INITIALIZED,

@@ -48,6 +48,9 @@ CUresult begin_free(const char* call, uint64_t address, const char* by, allocati
 void make_live(allocation& of);
 void retire(allocation& of);
 
+// Allocations that nobody freed, at most `count`.
+std::vector<std::string> describe_live(size_t count);
+
 // Host memory that cuMemHostRegister made known.
 CUresult register_host(uint64_t address, uint64_t bytes, context* in);
 CUresult unregister_host(uint64_t address);

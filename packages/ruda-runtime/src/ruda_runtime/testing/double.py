@@ -105,7 +105,10 @@ def load_driver_double() -> ctypes.CDLL:
     if not LIBRARY.exists():
         raise DeviceError(f"[use_driver_double] {LIBRARY.name} is not beside ruda_runtime.testing")
     # /proc/self/exe would lose the virtual environment, so the library cannot find out by itself.
-    os.environ.setdefault(PREFIX + "PYTHON", sys.executable)
+    if os.environ.setdefault(PREFIX + "PYTHON", sys.executable) == sys.executable:
+        # The server imports kernels by the names of their modules.
+        path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+        os.environ.setdefault(PREFIX + "PYTHONPATH", path)
     library = ctypes.CDLL(str(LIBRARY), mode=ctypes.RTLD_GLOBAL)
     library.ruda_double_last_report.restype = ctypes.c_char_p
     library.ruda_double_report.restype = ctypes.c_char_p
