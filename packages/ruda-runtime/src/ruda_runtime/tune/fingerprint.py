@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import os
 import platform
 import sys
 from collections.abc import Mapping
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from ruda_runtime import _native
 from ruda_runtime._version import __version__
 from ruda_runtime.devices import Device
+from ruda_runtime.inventory import cpu_features, package_version
 
 TAGS = {
     "driver_tag": "RUDA_AUTOTUNE_DRIVER_TAG",
@@ -23,46 +21,6 @@ TAGS = {
 }
 """Variables whose text is added to the fingerprint: for what the process cannot see, such as a
 driver's patch level, a build made from edited sources, or another program on the device."""
-
-_CPU_FEATURES = (
-    "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "avx512_fp16", "avx512_vnni",
-    "avx_vnni", "amx_tile", "amx_bf16", "asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve",
-    "sve2",
-)  # fmt: skip
-
-
-def cpu_features() -> list[str]:
-    """The instruction sets of this processor that matter to numerical code, by Linux' names."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    for line in text.splitlines():
-        name, _, rest = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            found = set(rest.split())
-            return [feature for feature in _CPU_FEATURES if feature in found]
-    return []
-
-
-def package_version(distribution: str) -> str | None:
-    """The version of an installed distribution, or of one in a source checkout; imports nothing."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        pass
-    try:
-        spec = find_spec(distribution.replace("-", "_"))
-    except (ImportError, ValueError):
-        return None
-    if spec is None or spec.origin is None:
-        return None
-    stated: dict[str, Any] = {}
-    try:
-        exec(Path(spec.origin).with_name("_version.py").read_text(encoding="utf-8"), stated)
-    except (OSError, SyntaxError):
-        return None
-    return stated.get("__version__")
 
 
 @functools.cache
