@@ -89,7 +89,8 @@ class Definition:
 
     ``parameters`` maps a name to: "*" and the pointer types it may have ("*fp32|fp16|bf16"), with
     "?" at the end where it may be absent (None); a scalar type, with "%16" where a multiple of 16
-    is passed on to the compiler, or "=1" where the value 1 becomes a constant; or "constexpr".
+    is passed on to the compiler, "=1" where the value 1 becomes a constant, or both ("i64%16=1");
+    or "constexpr".
     """
 
     name: str
@@ -141,12 +142,12 @@ class Launch:
             constant = (
                 kind == "constexpr"
                 or (value is None and kind.endswith("?"))
-                or (kind.endswith("=1") and value == 1)
+                or ("=1" in kind and value == 1)
             )
             signature.append((name, "constexpr" if constant else kind.split("%")[0].split("=")[0]))
             if constant:
                 constants.append((name, value))
-            elif kind.endswith("%16"):
+            elif "%16" in kind:
                 candidates.append(name)
                 aligned &= value % 16 == 0
         return Specialisation(
