@@ -16,20 +16,20 @@ INTERPRETED = tl.constexpr(bool(knobs.runtime.interpret))
 def dot(a, b, acc=None, input_precision: tl.constexpr = "ieee"):
     """The matrix product of two blocks in float32: ``a @ b``, or ``acc + a @ b``.
 
-    Triton's interpreter multiplies bfloat16 as bit patterns, so that interpreted floating operands are
-    converted to float32 first. Compiled, this is ``tl.dot``.
+    Triton's interpreter multiplies bfloat16 as bit patterns, so that interpreted floating operands
+    are converted to float32 first. Compiled, this is ``tl.dot``.
 
     Args:
         a: ``[M, K]``, floating (or int8).
         b: ``[K, N]``, of the same dtype.
         acc: ``[M, N]`` float32 (int32 for int8), or ``None``.
-        input_precision: of float32 operands: ``"ieee"``, ``"tf32"`` or ``"tf32x3"``; other dtypes are
-            exact in float32 anyway.
+        input_precision: of float32 operands: ``"ieee"``, ``"tf32"`` or ``"tf32x3"``; products of
+            other dtypes are exact in float32 anyway.
 
     Returns:
         ``[M, N]`` float32 (int32 for int8).
     """
-    if INTERPRETED:
+    if INTERPRETED:  # noqa: SIM102 - the compiler reads the two conditions at different times
         if a.dtype.is_floating():
             a = a.to(tl.float32)
             b = b.to(tl.float32)
