@@ -138,6 +138,28 @@ def test_a_child_of_a_fork_can_tune() -> None:
     assert not controller._tuning.locked()
 
 
+def test_a_fork_inside_a_tune() -> None:
+    """The child goes on with its copy of the tune, and both can tune afterwards."""
+    bench = Bench(plain=100, fast=50)
+    children: list[int] = []
+
+    def fork() -> np.ndarray:
+        if not children:
+            children.append(os.fork())
+        return np.zeros(1)
+
+    bench.results = {"plain": fork, "fast": fork}
+    tuner = bench.tuner()
+    right = False
+    try:
+        right = bench.choose(tuner) == "fast" and bench.choose(tuner, key=2) == "fast"
+    finally:
+        if children == [0]:
+            os._exit(0 if right else 1)
+    _, status = os.waitpid(children[0], 0)
+    assert right and os.waitstatus_to_exitcode(status) == 0
+
+
 _RACE = """
 import sys
 from pathlib import Path

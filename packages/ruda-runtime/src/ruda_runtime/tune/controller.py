@@ -204,7 +204,8 @@ class Tuner:
             self._absent.add(known)
             self._count("reference")
             return None
-        if not _tuning.acquire(blocking=False):
+        turn = _tuning  # a fork while it is held puts another one in its place
+        if not turn.acquire(blocking=False):
             self._count("busy")
             return None
         try:
@@ -214,7 +215,7 @@ class Tuner:
             record = self._tune(full, run)
             self._memory.put(known, record)
         finally:
-            _tuning.release()
+            turn.release()
         self._count("tuned")
         self._disk.store(record)
         return record
