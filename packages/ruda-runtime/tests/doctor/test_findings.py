@@ -236,6 +236,21 @@ def test_compilers_for_cuda(on_cuda: dict[str, Any]) -> None:
     assert codes() == []
 
 
+def test_a_gpu_that_is_not_used(installation: Installation, only: Only) -> None:
+    found = installation.collect()
+    found["driver"]["gpus"] = [
+        {"name": "H200", "compute_capability": [9, 0], "memory_total": 10**9}
+    ]
+    assert findings.find(found, Imports()) == []  # RUDA_TARGET=host was asked for
+    found["target"].update(requested="auto", why="cuda-bindings is not installed")
+    found.update(findings=findings.find(found, Imports()), ok=False)
+    finding = only(found)
+    assert finding["code"] == "gpu-unused"
+    assert finding["message"] == (
+        "there is a GPU (H200), but the target is host: cuda-bindings is not installed"
+    )
+
+
 def test_every_finding_has_advice_in_the_text(installation: Installation) -> None:
     from ruda_runtime import doctor
 

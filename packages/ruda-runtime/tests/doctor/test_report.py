@@ -206,6 +206,22 @@ def test_the_command_works_where_the_runtime_cannot_be_imported(
     assert "`ruda doctor` reports on the installation" in done.stderr
 
 
+def test_the_command_works_without_the_native_module(installation: Installation) -> None:
+    whole = Path(rr.__file__).parent
+    copied = installation.folder / "ruda_runtime"
+    copied.mkdir()
+    for path in whole.iterdir():
+        if not path.name.startswith("_native."):
+            (copied / path.name).symlink_to(path)
+    status, report = installation.run_json("-m", "_ruda_command", "doctor")
+    assert status == 1
+    check_layout(report, LAYOUT)
+    (finding,) = report["findings"]
+    assert finding["code"] == "import-failed"
+    assert finding["message"].startswith("ruda-runtime cannot be imported: cannot import name")
+    assert finding["advice"].endswith("--force-reinstall ruda-runtime")
+
+
 def test_the_probe_is_text_that_runs_by_itself() -> None:
     """It must not import the runtime before it reports on that."""
     source = Path(doctor.__file__).with_name("probe.py").read_text(encoding="utf-8")

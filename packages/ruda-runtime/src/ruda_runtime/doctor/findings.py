@@ -102,6 +102,13 @@ def _target(report: dict[str, Any], imports: Imports) -> Iterator[Finding]:
     if error is not None and known is not None and known.problem(target["requested"]) is None:
         advice = "Repair that, or set RUDA_TARGET=host to compute on the CPU"
         yield _finding("target", f"no device can be used: {error}", advice)
+    gpus = report["driver"]["gpus"]
+    if gpus and target["chosen"] == "host" and target["requested"] == "auto":
+        yield _finding(
+            "gpu-unused",
+            f"there is a GPU ({gpus[0]['name']}), but the target is host: {target['why']}",
+            "Follow that, or set RUDA_TARGET=host where the CPU is meant",
+        )
 
 
 def _compilers(report: dict[str, Any], imports: Imports) -> Iterator[Finding]:
