@@ -159,6 +159,25 @@ def test_the_page_on_tuning(tmp_path: Path) -> None:
     assert len(list((tmp_path / "tuning").iterdir())) == 1
 
 
+def test_queued_launches() -> None:
+    """In asynchronous dispatch the work is waited for: the record's times are those of products."""
+    code = """
+import numpy as np
+from ruda_runtime import Tensor, tune
+from ruda_blas import gemm
+a, b = np.ones((300, 400), np.float32), np.ones((400, 500), np.float32)
+with tune.using(tune.Tuner(disk=False)) as tuner:
+    for _ in range(3):
+        c = gemm.matmul(Tensor.from_numpy(a), Tensor.from_numpy(b), strategy="autotune").numpy()
+    (record,) = tuner.records()
+print((c == 400).all(), sorted(record.measured), record.key["environment"]["asynchronous"])
+"""
+    environment = {**os.environ, "RUDA_ASYNC": "1", "RUDA_TARGET": "host", "RUDA_AUTOTUNE": ""}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True,
+                          text=True, timeout=120)  # fmt: skip
+    assert done.stdout == "True ['library', 'tiled'] True\n", done.stderr
+
+
 def test_with_the_real_timer() -> None:
     """End to end: whatever is fastest here, the product is right and the record is whole."""
     a, b = operands(64, 300, 200)
