@@ -59,6 +59,16 @@ CUresult check_argument(const char* call, const function& what, const packed_par
 
 }  // namespace
 
+CUresult check_values(const char* call, function& what, const uint64_t* values) {
+  const description* described = what.described();
+  if (described == nullptr) return CUDA_SUCCESS;
+  for (size_t i = 0; i < described->packed.size(); ++i) {
+    CUresult code = check_argument(call, what, described->packed[i], values[i]);
+    if (code != CUDA_SUCCESS) return code;
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult decode_arguments(const char* call, function& what, void** parameters, void** extra,
                           uint64_t* values, size_t room) {
   const description* described = what.described();

@@ -12,4 +12,7 @@ inline constexpr size_t most_recorded = 64;
 CUresult decode_arguments(const char* call, function& what, void** parameters, void** extra,
                           uint64_t* values, size_t room);
 
+// The same checks for arguments that were read before.
+CUresult check_values(const char* call, function& what, const uint64_t* values);
+
 }  // namespace driver_double

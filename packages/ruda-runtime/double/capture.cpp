@@ -65,15 +65,6 @@ bool joined(capture& ended) {
 
 }  // namespace
 
-graph_node* graph::add(std::shared_ptr<operation> work, std::vector<graph_node*> needs) {
-  auto* made = new graph_node(*this, std::move(work));
-  std::sort(needs.begin(), needs.end());
-  needs.erase(std::unique(needs.begin(), needs.end()), needs.end());
-  made->needs = std::move(needs);
-  nodes.push_back(made);
-  return made;
-}
-
 CUresult capture_work(const char* call, stream& to, std::shared_ptr<operation> work) {
   std::lock_guard lock(capture_mutex);
   capture* into = to.capturing;

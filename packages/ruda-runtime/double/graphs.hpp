@@ -13,7 +13,7 @@ struct graph_node : handle {
   graph_node(graph& owner, std::shared_ptr<operation> what)
       : handle{kind_of}, in(&owner), work(std::move(what)) {}
   graph* in;
-  std::shared_ptr<operation> work;
+  std::shared_ptr<operation> work;  // never changed in place: executable graphs share it
   std::vector<graph_node*> needs;
 };
 
@@ -25,6 +25,40 @@ struct graph : handle {
 
   graph_node* add(std::shared_ptr<operation> work, std::vector<graph_node*> needs);
 };
+
+// What an executable graph runs. Launches keep the plan that they began with.
+struct graph_plan {
+  struct step {
+    const graph_node* origin;
+    std::shared_ptr<operation> work;
+    std::vector<size_t> needs;  // earlier steps
+  };
+  std::vector<step> steps;
+};
+
+std::shared_ptr<graph_plan> make_plan(const graph& from);
+
+struct graph_exec : handle {
+  static constexpr kind kind_of = kind::exec;
+  explicit graph_exec(std::shared_ptr<const graph_plan> first)
+      : handle{kind_of}, plan(std::move(first)) {}
+  std::mutex mutex;
+  std::shared_ptr<const graph_plan> plan;
+  position last;             // of the last launch: launches of one graph do not overlap
+  uint64_t flags = 0;
+};
+
+// The work of one launch. Steps that do not depend on each other run in random order.
+struct graph_operation final : operation {
+  graph_operation(std::shared_ptr<const graph_plan> what, uint64_t order)
+      : operation(type::graph), plan(std::move(what)), seed(order) {}
+  CUresult run(stream& on) override;
+  std::shared_ptr<const graph_plan> plan;
+  uint64_t seed;
+};
+
+// Is the memory of the steps alive? Each was right when its node was made.
+CUresult check_plan(const char* call, const graph_plan& plan);
 
 struct capture {
   capture(graph& target, stream& first, int how)

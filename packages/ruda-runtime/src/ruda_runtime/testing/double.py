@@ -184,7 +184,7 @@ def last_report() -> str:
 def reports() -> list[str]:
     """The violations since the last ``clear_reports()``, the first thousand of them."""
     library = _library()
-    found = []
+    found: list[str] = []
     while (text := library.ruda_double_report(len(found))) is not None:
         found.append(text.decode(errors="replace"))
     return found

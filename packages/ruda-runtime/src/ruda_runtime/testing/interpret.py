@@ -147,6 +147,7 @@ class Interpreter:
         _patch_language()
         _watch_memory(self._builder, self.ranges)
         _refuse_raw_bfloat16(self._builder)
+        _convert_bfloat16(self._builder)
 
     def launch(
         self, kernel: Kernel, grid: tuple[int, int, int], number: int, values: Sequence[int]
@@ -221,6 +222,10 @@ def _watch_memory(builder: Any, ranges: LiveRanges) -> None:
         def watched(*arguments: Any) -> Any:
             pointers = arguments[1] if name == "create_atomic_rmw" else arguments[0]
             mask = None
+            if name == "create_masked_load" and arguments[2] is None and pointers.data.size > 1:
+                # On a GPU masked lanes without `other` are undefined; here they are seen to be.
+                # (Of a single lane, the interpreter also passes None where `other` is 0.)
+                arguments = (*arguments[:2], _undefined(pointers), *arguments[3:])
             if mask_at is not None and arguments[mask_at] is not None:
                 mask = arguments[mask_at].data.astype(bool, copy=False)
                 if mask.all():
@@ -243,6 +248,17 @@ def _watch_memory(builder: Any, ranges: LiveRanges) -> None:
         return to_pointer(*arguments)
 
     builder.create_int_to_ptr = watched_cast
+
+
+def _undefined(pointers: Any) -> Any:
+    """Values that show: NaN in floating types, large numbers in integers."""
+    element = pointers.get_element_ty()
+    dtype = interpreter._get_np_dtype(element)
+    size = pointers.data.size * dtype.itemsize
+    data = np.frombuffer((b"\xff\x7f" * (size // 2 + 1))[:size], dtype=dtype)
+    if dtype == np.bool_:
+        data = np.ones(pointers.data.size, dtype=dtype)
+    return interpreter.TensorHandle(data.reshape(pointers.data.shape), element)
 
 
 def _refuse_raw_bfloat16(builder: Any) -> None:
@@ -279,3 +295,35 @@ def _refuse_raw_bfloat16(builder: Any) -> None:
     builder.unary_op = checked_unary
     builder.create_dot = checked_dot
     interpreter.ReduceScanOpInterface.apply = checked_reduce
+
+
+def _convert_bfloat16(builder: Any) -> None:
+    """Conversions as the hardware does them: rounding to nearest even, NaN kept."""
+    cast = builder.cast_impl
+
+    def widen(bits: np.ndarray) -> np.ndarray:
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+
+    def narrow(values: np.ndarray) -> np.ndarray:
+        bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+        rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1))) >> 16
+        return np.where(np.isnan(values), np.uint32(0x7FFF), rounded).astype(np.uint16)
+
+    def converted(source: Any, target: Any) -> Any:
+        before, after = source.dtype.scalar, target.scalar
+        if before == after or tl.bfloat16 not in (before, after):
+            return cast(source, target)
+        data = widen(source.data) if before == tl.bfloat16 else source.data
+        if after == tl.bfloat16:
+            return interpreter.TensorHandle(narrow(data.astype(np.float32)), after)
+        return interpreter.TensorHandle(data.astype(interpreter._get_np_dtype(after)), after)
+
+    def to_float(source: Any, target: Any, rounding: Any) -> Any:
+        if tl.bfloat16 in (source.dtype.scalar, target.scalar) and rounding != RTZ:
+            return converted(source, target)
+        return original(source, target, rounding)
+
+    RTZ = interpreter._ir.ROUNDING_MODE.RTZ
+    original = builder.create_fp_to_fp
+    builder.cast_impl = converted
+    builder.create_fp_to_fp = to_float
