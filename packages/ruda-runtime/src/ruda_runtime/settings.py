@@ -87,6 +87,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("RUDA_AUTOTUNE_BUILD_TAG", _RUNTIME, "added to tuning keys", text="any text"),
     Setting("RUDA_AUTOTUNE_CONTEXT_TAG", _RUNTIME, "added to tuning keys", text="any text"),
     Setting("RUDA_BUNDLE", _RUNTIME, "compiled device kernels", text="the folder of a bundle"),
+    Setting("RUDA_CUDA_COMPILER", _RUNTIME, "what kernels become", ("cubin", "ptx", "nvrtc")),
     Setting("RUDA_CUDA_DRIVER", _RUNTIME, "the driver's double, for tests", ("double",)),
     Setting("RUDA_DOUBLE_DEVICES", _RUNTIME, "GPUs of the double", low=0, high=8),
     Setting(
@@ -106,6 +107,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("RUDA_DOUBLE_ARENA", _RUNTIME, "address of device memory", low=1 << 20, high=1 << 47),
     Setting("RUDA_DOUBLE_PYTHON", _RUNTIME, "interpreter of the server", text="a program"),
     Setting("RUDA_DOUBLE_PYTHONPATH", _RUNTIME, "module path of the server", text="folders"),
+    Setting(
+        "RUDA_PTX_VERSION",
+        _RUNTIME,
+        "the PTX of compiled kernels",
+        pattern=r"[1-9]\d?\.\d",
+        text="MAJOR.MINOR, for example 8.0",
+    ),
     Setting("RUDA_TORCH_ASYNC", _TORCH, "queue RUDA's own kernels", _FLAG),
     Setting("RUDA_TORCH_LIBRARY", _TORCH, "another build of the native module", path="file"),
     Setting("RUDA_QUICK_IMPORT", _FINETUNE, "leave unused parts of torch out", _FLAG),

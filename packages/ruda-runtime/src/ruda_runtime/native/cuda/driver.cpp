@@ -55,6 +55,8 @@ std::string open_driver(driver& table) {
   RUDA_DRIVER_FUNCTIONS(RUDA_DRIVER_FIND)
 #undef RUDA_DRIVER_FIND
   table.describe = reinterpret_cast<int (*)(const char*)>(dlsym(handle, "ruda_double_describe"));
+  table.last_report =
+      reinterpret_cast<const char* (*)()>(dlsym(handle, "ruda_double_last_report"));
   return "";
 }
 
@@ -98,7 +100,12 @@ std::string call_text(const driver& table, const char* call, CUresult code) {
   if (table.cuGetErrorString == nullptr || table.cuGetErrorString(code, &text) != success ||
       text == nullptr)
     text = "no text";
-  return std::string(call) + ": " + name + " (" + text + ", code " + std::to_string(code) + ")";
+  std::string result =
+      std::string(call) + ": " + name + " (" + text + ", code " + std::to_string(code) + ")";
+  if (table.last_report != nullptr)
+    if (const char* report = table.last_report(); report != nullptr && *report != 0)
+      result += std::string("; the driver double's last report: ") + report;
+  return result;
 }
 
 int32_t fail_call(const driver& table, const char* operation, const char* call, CUresult code,

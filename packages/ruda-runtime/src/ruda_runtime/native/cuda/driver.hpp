@@ -71,6 +71,7 @@ struct driver {
 #undef RUDA_DRIVER_MEMBER
   // Of the driver double; null in a real driver.
   int (*describe)(const char* json) = nullptr;
+  const char* (*last_report)() = nullptr;
   int version = 0;
 };
 

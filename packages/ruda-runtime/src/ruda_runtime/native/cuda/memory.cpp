@@ -239,6 +239,12 @@ size_t memory_free() noexcept {
 void destroy_pool() noexcept {
   memory_state& self = state_of_memory();
   const std::lock_guard lock(self.mutex);
+  // Tensors in global variables outlive the target; their memory ends with it.
+  for (const auto& [pointer, each] : self.blocks)
+    if (const CUstream stream = driver_stream(each.stream, "release", nullptr))
+      api().cuMemFreeAsync(address_of(pointer), stream);
+  self.blocks.clear();
+  api().cuCtxSynchronize();
   if (self.freeing != nullptr) api().cuStreamDestroy(self.freeing);
   if (self.pool != nullptr) api().cuMemPoolDestroy(self.pool);
   self.freeing = nullptr;
