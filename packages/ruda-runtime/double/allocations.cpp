@@ -60,6 +60,25 @@ std::string allocation::describe() const {
   return text;
 }
 
+void allocation::note_use(position by) {
+  std::lock_guard lock(uses_mutex);
+  for (position& each : uses) {
+    if (each.on == by.on) {
+      each.number = by.number;
+      return;
+    }
+  }
+  uses.push_back(by);
+}
+
+const stream* allocation::still_using(const stream* except) {
+  std::lock_guard lock(uses_mutex);
+  for (const position& each : uses) {
+    if (each.on != except && each.on->completed() < each.number) return each.on;
+  }
+  return nullptr;
+}
+
 allocation_ref find_allocation(uint64_t address) {
   memory_state& all = state();
   std::shared_lock lock(all.mutex);

@@ -6,6 +6,13 @@
 
 namespace driver_double {
 
+extern std::recursive_mutex capture_mutex;      // guards all captures
+extern thread_local int thread_capture_mode;  // which captures of others a thread must respect
+
+void begin_capture(capture& begun);
+void end_capture(capture& ended);
+CUresult invalidate(capture& broken, CUresult code, const char* call, const char* why);
+
 CUresult capture_work(const char* call, stream& to, std::shared_ptr<operation> work);
 CUresult capture_record(stream& on, event& recorded, bool external);
 CUresult capture_wait(stream& on, event& awaited);

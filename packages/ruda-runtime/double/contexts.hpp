@@ -41,6 +41,9 @@ struct context : handle {
   size_t limits[16] = {};
 };
 
+context* make_context(int device, bool primary);
+bool is_device(CUdevice device);
+
 // The calling thread's context, or null.
 context* current_context();
 

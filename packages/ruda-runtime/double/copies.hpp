@@ -22,6 +22,10 @@ struct copy_operation final : operation {
   copy_operation(const char* caller, const copy_shape& what)
       : operation(type::copy), call(caller), shape(what) {}
   CUresult run(stream&) override;
+  void addresses(const std::function<void(uint64_t)>& each) const override {
+    each(shape.to);
+    each(shape.from);
+  }
   const char* call;
   copy_shape shape;
   std::vector<char> staged;  // not empty: the source, copied from pageable memory at submission
@@ -33,6 +37,7 @@ struct set_operation final : operation {
       : operation(type::set), call(caller), to(where), value(what), element(bytes_each),
         width(elements), rows(row_count), pitch(row_pitch) {}
   CUresult run(stream&) override;
+  void addresses(const std::function<void(uint64_t)>& each) const override { each(to); }
   CUresult check(moment when) const;
   const char* call;
   uint64_t to;

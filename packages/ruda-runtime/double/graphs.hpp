@@ -53,6 +53,9 @@ struct graph_operation final : operation {
   graph_operation(std::shared_ptr<const graph_plan> what, uint64_t order)
       : operation(type::graph), plan(std::move(what)), seed(order) {}
   CUresult run(stream& on) override;
+  void addresses(const std::function<void(uint64_t)>& each) const override {
+    for (const graph_plan::step& step : plan->steps) step.work->addresses(each);
+  }
   std::shared_ptr<const graph_plan> plan;
   uint64_t seed;
 };

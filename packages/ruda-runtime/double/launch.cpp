@@ -116,6 +116,13 @@ CUresult make_launch(const char* call, function* what, const launch_shape& shape
   return CUDA_SUCCESS;
 }
 
+void kernel_operation::addresses(const std::function<void(uint64_t)>& each) const {
+  const description* described = what->described();
+  for (size_t i = 0; described != nullptr && i < described->packed.size(); ++i) {
+    if (described->packed[i].pointer && values[i] != 0) each(values[i]);
+  }
+}
+
 CUresult kernel_operation::run(stream& on) {
   counters::get().launches.fetch_add(1, std::memory_order_relaxed);
   if (settings::get().record_only) return CUDA_SUCCESS;

@@ -5,6 +5,7 @@
 #include "streams.hpp"
 
 #include <array>
+#include <functional>
 
 namespace driver_double {
 
@@ -18,6 +19,7 @@ struct kernel_operation final : operation {
   kernel_operation(function& launched, const launch_shape& how, std::vector<uint64_t> decoded)
       : operation(type::kernel), what(&launched), shape(how), values(std::move(decoded)) {}
   CUresult run(stream& on) override;
+  void addresses(const std::function<void(uint64_t)>& each) const override;
 
   function* what;
   launch_shape shape;

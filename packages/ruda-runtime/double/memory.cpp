@@ -29,8 +29,13 @@ struct free_operation final : operation {
                     "[cuMemFreeAsync] %s was not allocated yet when %s came to free it: it has to "
                     "wait for the allocating stream", freed->describe().c_str(), on.name());
     }
+    const stream* user = freed->still_using(&on);
     retire(*freed);
-    return CUDA_SUCCESS;
+    if (user == nullptr) return CUDA_SUCCESS;
+    return report(CUDA_ERROR_ILLEGAL_ADDRESS,
+                  "[cuMemFreeAsync] %s was freed on %s while work of %s with it was not done: the "
+                  "freeing stream has to wait for the other one", freed->describe().c_str(),
+                  on.name(), user->name());
   }
   allocation_ref freed;
 };

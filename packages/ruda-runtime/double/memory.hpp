@@ -23,6 +23,12 @@ struct allocation {
   // The host's view: true from the call that frees it. What is submitted later may not use it.
   std::atomic<bool> freed{false};
   std::string freed_by;
+  std::mutex uses_mutex;
+  std::vector<position> uses;        // the last work of each stream that names this allocation
+
+  void note_use(position by);
+  // A stream other than `except` whose work with this allocation is not done, or null.
+  const stream* still_using(const stream* except);
 
   bool contains(uint64_t address) const { return address - start < size; }
   std::string describe() const;

@@ -3,7 +3,6 @@
 #include "capture.hpp"
 #include "entry.hpp"
 #include "events.hpp"
-#include "host_functions.hpp"
 #include "memory.hpp"
 #include "reports.hpp"
 
@@ -75,8 +74,13 @@ CUresult submit(const char* call, stream& to, std::shared_ptr<operation> work, p
   if (&to == to.in.legacy) {
     if (CUresult code = refuse_implicit(call, to.in); code != CUDA_SUCCESS) return code;
   }
+  std::vector<allocation_ref> used;
+  work->addresses([&](uint64_t address) {
+    if (allocation_ref found = find_allocation(address)) used.push_back(std::move(found));
+  });
   std::vector<position> waits = default_stream_waits(to);
   uint64_t number = to.push(std::move(work), std::move(waits));
+  for (const allocation_ref& each : used) each->note_use({&to, number});
   if (where != nullptr) *where = {&to, number};
   return CUDA_SUCCESS;
 }
@@ -185,63 +189,10 @@ DRIVER_API CUresult cuStreamWaitEvent(CUstream handle, CUevent awaited, unsigned
   return wait_event(*on, awaited);
 }
 
-DRIVER_API CUresult cuStreamGetFlags(CUstream handle, unsigned* flags) {
-  stream* on = nullptr;
-  if (CUresult code = resolve("cuStreamGetFlags", handle, &on); code != CUDA_SUCCESS) return code;
-  *flags = on->flags;
-  return CUDA_SUCCESS;
-}
-
-DRIVER_API CUresult cuStreamGetPriority(CUstream handle, int* priority) {
-  stream* on = nullptr;
-  if (CUresult code = resolve("cuStreamGetPriority", handle, &on); code != CUDA_SUCCESS) return code;
-  *priority = on->priority;
-  return CUDA_SUCCESS;
-}
-
-DRIVER_API CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
-  stream* on = nullptr;
-  if (CUresult code = resolve("cuStreamGetId", handle, &on); code != CUDA_SUCCESS) return code;
-  *id = on->id;
-  return CUDA_SUCCESS;
-}
-
-DRIVER_API CUresult cuStreamGetCtx(CUstream handle, CUcontext* out) {
-  stream* on = nullptr;
-  if (CUresult code = resolve("cuStreamGetCtx", handle, &on); code != CUDA_SUCCESS) return code;
-  *out = &on->in;
-  return CUDA_SUCCESS;
-}
-
-DRIVER_API CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext* out, void** green) {
-  if (green != nullptr) *green = nullptr;
-  return cuStreamGetCtx(handle, out);
-}
-
-DRIVER_API CUresult cuStreamGetDevice(CUstream handle, CUdevice* device) {
-  stream* on = nullptr;
-  if (CUresult code = resolve("cuStreamGetDevice", handle, &on); code != CUDA_SUCCESS) return code;
-  *device = on->in.device;
-  return CUDA_SUCCESS;
-}
-
-DRIVER_API CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
-  stream* on = nullptr;
-  if (CUresult code = resolve("cuLaunchHostFunc", handle, &on); code != CUDA_SUCCESS) return code;
-  if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return submit("cuLaunchHostFunc", *on, std::make_shared<host_operation>(function, data));
-}
-
-// cuLaunchHostFunc is the one to use; this one may not be captured.
-DRIVER_API CUresult cuStreamAddCallback(CUstream handle,
-                                        void (*function)(CUstream, CUresult, void*), void* data,
-                                        unsigned flags) {
-  stream* on = nullptr;
-  if (CUresult code = resolve("cuStreamAddCallback", handle, &on); code != CUDA_SUCCESS) return code;
-  if (CUresult code = refuse_capture("cuStreamAddCallback", *on); code != CUDA_SUCCESS) return code;
-  if (function == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  return submit("cuStreamAddCallback", *on,
-                std::make_shared<callback_operation>(function, handle, data));
+// Returns when all work of the process that was submitted before is done; takes no failure.
+DRIVER_API void ruda_double_wait() {
+  if (!initialised()) return;
+  for (context* each : all_contexts()) wait_for_context(*each);
 }
 
 namespace {
@@ -252,13 +203,5 @@ const entry_table entries{
     entry<&cuStreamQuery>("cuStreamQuery", 2000),
     entry<&cuStreamSynchronize>("cuStreamSynchronize", 2000),
     entry<&cuStreamWaitEvent>("cuStreamWaitEvent", 3020),
-    entry<&cuStreamGetFlags>("cuStreamGetFlags", 5050),
-    entry<&cuStreamGetPriority>("cuStreamGetPriority", 5050),
-    entry<&cuStreamGetId>("cuStreamGetId", 12000),
-    entry<&cuStreamGetCtx>("cuStreamGetCtx", 9020),
-    entry<&cuStreamGetCtx_v2>("cuStreamGetCtx", 12050),
-    entry<&cuStreamGetDevice>("cuStreamGetDevice", 12080),
-    entry<&cuLaunchHostFunc>("cuLaunchHostFunc", 10000),
-    entry<&cuStreamAddCallback>("cuStreamAddCallback", 5000),
 };
 }

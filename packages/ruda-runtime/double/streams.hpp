@@ -20,6 +20,8 @@ struct operation {
   virtual ~operation() = default;
   // In the stream's worker. A failure has been reported; it surfaces at the next synchronisation.
   virtual CUresult run(stream& on) = 0;
+  // Calls `each` with addresses of the memory that the work is given.
+  virtual void addresses(const std::function<void(uint64_t)>& each) const {}
   const type kind;
 };
 

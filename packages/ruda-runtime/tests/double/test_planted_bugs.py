@@ -281,3 +281,25 @@ def test_a_thread_without_context(double: Any, found: Any) -> None:
     thread.join()
     assert codes == [Result.CUDA_ERROR_INVALID_CONTEXT]
     found("no context is current in this thread")
+
+
+def test_freed_while_another_stream_uses_it(fresh: Any) -> None:
+    code = """
+        import ctypes, time
+        d.start()
+        user, other = d.stream(), d.stream()
+        block = ok(cuda.cuMemAlloc(4))
+        sleep = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: time.sleep(0.3))
+        ok(cuda.cuLaunchHostFunc(user, cuda.CUhostFn(_ptr=ctypes.addressof(sleep)), 0))
+        ok(cuda.cuMemsetD32Async(block, 0, 1, user))
+        if WAIT:
+            done = d.event(timing=False)
+            ok(cuda.cuEventRecord(done, user))
+            ok(cuda.cuStreamWaitEvent(other, done, 0))
+        ok(cuda.cuMemFreeAsync(block, other))
+        print(cuda.cuStreamSynchronize(other)[0].name, testing.last_report())
+        """
+    wrong = fresh("WAIT = False\n" + _plain(code)).stdout
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in wrong
+    assert "the freeing stream has to wait for the other one" in wrong
+    assert fresh("WAIT = True\n" + _plain(code)).stdout.strip() == "CUDA_SUCCESS"
