@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ruda_runtime import tune
 from ruda_runtime.tune import controller
@@ -57,6 +58,26 @@ def test_others_use_the_reference_while_one_tunes() -> None:
         "memory": THREADS, "disk": 0, "tuned": 1, "busy": THREADS - 1, "reference": 0,
     }  # fmt: skip
     assert Counter(bench.timed) == {"plain": 9, "fast": 9}
+
+
+def test_a_key_that_was_tuned_meanwhile_is_not_tuned_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another thread finishes it between this one's look at the records and its turn."""
+    bench = Bench(plain=100, fast=50)
+    tuner = bench.tuner()
+    others: list[str] = []
+
+    def late(key: Any) -> None:
+        if not others:
+            others.append("begun")
+            with ThreadPoolExecutor(1) as pool:
+                others.append(pool.submit(bench.choose, tuner).result(60))
+
+    monkeypatch.setattr(tuner._disk, "load", late)
+    assert bench.choose(tuner) == "fast" and others == ["begun", "fast"]
+    assert Counter(bench.timed) == {"plain": 9, "fast": 9}
+    assert tuner.statistics()["tuned"] == 1
 
 
 def test_many_threads_and_keys(tmp_path: Path) -> None:

@@ -78,6 +78,16 @@ def test_the_modes(tmp_path: Path) -> None:
     assert bench.runs == [] and not empty.exists()
 
 
+def test_cache_only_looks_for_a_file_once(tmp_path: Path) -> None:
+    bench = Bench(plain=100, fast=50)
+    tuner = bench.tuner(tmp_path, "cache_only")
+    assert bench.choose(tuner) == "plain"
+    assert bench.choose(bench.tuner(tmp_path)) == "fast"  # another process has written it
+    assert bench.choose(tuner) == "plain"
+    tuner.forget()
+    assert bench.choose(tuner) == "fast"
+
+
 def test_disabled_reads_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench, _ = tuned(tmp_path)
     tuner = bench.tuner(tmp_path, "disabled")
@@ -113,8 +123,12 @@ def test_the_key_is_everything_that_matters(tmp_path: Path, threads: Any) -> Non
     assert not retunes(bench, tmp_path, max_records=5, max_age_seconds=DAY)
     assert retunes(bench, tmp_path, relative_tolerance=1e-6)
     assert retunes(bench, tmp_path, samples=9)
+    tuner = bench.tuner(tmp_path)
+    bench.choose(tuner)
+    bench.runs.clear()
     threads(rr.get_num_threads() + 1)
-    assert retunes(bench, tmp_path)
+    assert bench.choose(tuner) == "fast" and bench.runs  # the same tuner, in memory as well
+    assert not retunes(bench, tmp_path)
 
 
 @pytest.mark.parametrize("tag", ["DRIVER", "BUILD", "CONTEXT"])
