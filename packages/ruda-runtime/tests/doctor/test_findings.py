@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from ruda_runtime import inventory
+from ruda_runtime import doctor, inventory
+from ruda_runtime._abi import PROVIDES
 from ruda_runtime.doctor import findings, report
 from ruda_runtime.doctor.imports import Imports
+from ruda_runtime.kernel import bundle_use
 
 from .conftest import Installation
 
@@ -188,21 +190,38 @@ def test_no_folder_for_caches(
     assert finding["code"] == "cache-unwritable" and "no folder" in finding["message"]
 
 
+def write_bundle(folder: Path, **changed: Any) -> dict[str, Any]:
+    manifest = {"format": bundle_use.FORMAT, "abi": 10, "api": dict(PROVIDES),
+                "architectures": [90], "source_revision": "abc", **changed}  # fmt: skip
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "kernels": []}))
+    return manifest
+
+
 def test_a_bundle_that_is_none(installation: Installation, only: Only, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{")
-    for place in (str(tmp_path), str(tmp_path / "nowhere")):
-        found = installation.collect(RUDA_BUNDLE=place)
-        codes = {finding["code"] for finding in found["findings"]}
-        assert "bundle-unreadable" in codes and not found["ok"]
+    for place in (tmp_path, tmp_path / "nowhere"):
+        found = installation.collect(RUDA_BUNDLE=str(place))
+        finding = only(found)
+        assert finding["code"] == "bundle-unusable"
+        assert finding["message"].startswith(f"[RUDA_BUNDLE] {place} cannot be read as a bundle")
+        assert found["bundle"]["manifest"] is None
+
+
+def test_a_bundle_of_another_abi(installation: Installation, only: Only, tmp_path: Path) -> None:
+    write_bundle(tmp_path, abi=9)
+    finding = only(installation.collect(RUDA_BUNDLE=str(tmp_path)))
+    assert finding["code"] == "bundle-unusable"
+    assert "was built for abi 9, this ruda-runtime has abi 10" in finding["message"]
 
 
 def test_a_bundle_that_is_one(installation: Installation, tmp_path: Path) -> None:
-    manifest = {"abi": {"tensor": 10}, "architectures": ["sm_90"], "source_revision": "abc"}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    manifest = write_bundle(tmp_path)
     found = installation.collect(RUDA_BUNDLE=str(tmp_path))
-    assert found["ok"] and found["bundle"] == {
-        "path": str(tmp_path), "manifest": manifest, "error": None,
+    assert found["ok"], found["findings"]
+    assert found["bundle"] == {
+        "path": str(tmp_path), "manifest": manifest, "kernels": 0, "error": None,
     }  # fmt: skip
+    assert "0 kernels" in doctor.as_text(found)
 
 
 @pytest.fixture
@@ -232,6 +251,13 @@ def test_compilers_for_cuda(on_cuda: dict[str, Any]) -> None:
     on_cuda["bundle"]["path"] = "/bundle"
     assert codes() == []
     on_cuda["bundle"]["path"] = None
+    nvrtc = next(row for row in on_cuda["compilers"] if row["name"] == "nvrtc")
+    triton.update(present=True)
+    nvrtc.update(present=False)
+    assert codes() == []
+    rows = on_cuda["settings"]["ruda"]
+    next(row for row in rows if row["name"] == "RUDA_CUDA_COMPILER")["value"] = "nvrtc"
+    assert codes() == ["compiler-missing"]
     on_cuda["target"]["chosen"] = "host"  # the host's kernels are compiled already
     assert codes() == []
 
@@ -252,8 +278,6 @@ def test_a_gpu_that_is_not_used(installation: Installation, only: Only) -> None:
 
 
 def test_every_finding_has_advice_in_the_text(installation: Installation) -> None:
-    from ruda_runtime import doctor
-
     found = installation.collect(RUDA_A="1", RUDA_POISON="x", RUDA_CACHE_DIR="/dev/null/x")
     text = doctor.as_text(found)
     assert f"{len(found['findings'])} findings:" in text and len(found["findings"]) == 3

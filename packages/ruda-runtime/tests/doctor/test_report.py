@@ -33,7 +33,7 @@ LAYOUT = {
     "driver": {"library": str, "version": str, "error": str,
                "gpus": [{"name": str, "compute_capability": list, "memory_total": int}]},
     "compilers": [{"name": str, "present": bool, "version": str, "location": str}],
-    "bundle": {"path": str, "manifest": dict, "error": str},
+    "bundle": {"path": str, "manifest": dict, "kernels": int, "error": str},
     "caches": {"path": str, "exists": bool, "writable": bool, "bytes": int,
                "folders": [{"name": str, "holds": str, "files": int, "bytes": int}]},
     "torch": {"version": str, "cuda": str, "git_version": str, "cxx11_abi": bool, "threads": int,

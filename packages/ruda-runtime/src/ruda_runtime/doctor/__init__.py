@@ -42,7 +42,7 @@ def collect(environment: Mapping[str, str] | None = None) -> dict[str, Any]:
         "target": parts.target(imports, given),
         "driver": parts.driver(imports),
         "compilers": parts.compilers(given),
-        "bundle": parts.bundle(given),
+        "bundle": parts.bundle(imports, given),
         "caches": parts.caches(given),
         "torch": parts.torch(imports),
         "cpu": parts.cpu(imports),

@@ -122,6 +122,15 @@ def _compilers(report: dict[str, Any], imports: Imports) -> Iterator[Finding]:
             "the target is cuda, but there is neither Triton nor a kernel bundle",
             "Install Triton (python -m pip install triton), or set RUDA_BUNDLE to a bundle",
         )
+    asked = next(
+        (r["value"] for r in report["settings"]["ruda"] if r["name"] == "RUDA_CUDA_COMPILER"), None
+    )
+    if asked == "nvrtc" and not compilers["nvrtc"]["present"]:
+        yield _finding(
+            "compiler-missing",
+            "RUDA_CUDA_COMPILER=nvrtc asks for NVRTC, which is not found",
+            "Install it (python -m pip install nvidia-cuda-nvrtc), or unset RUDA_CUDA_COMPILER",
+        )
     version = _version(triton["version"])
     if version is not None and not TRITON[0] <= version <= TRITON[1]:
         oldest, newest = (".".join(map(str, numbers)) for numbers in TRITON)
@@ -160,7 +169,7 @@ def _bundle(report: dict[str, Any], imports: Imports) -> Iterator[Finding]:
     bundle = report["bundle"]
     if bundle["error"] is not None:
         yield _finding(
-            "bundle-unreadable",
-            f"RUDA_BUNDLE={bundle['path']}: {bundle['error']}",
-            "Point RUDA_BUNDLE at the folder of a bundle, or unset it",
+            "bundle-unusable",
+            bundle["error"],
+            "Do that, point RUDA_BUNDLE at the folder of another bundle, or unset it",
         )

@@ -103,6 +103,19 @@ def describe_driver() -> None:
     say("driver", library="libcuda.so.1", version=version, error=problem, gpus=gpus)
 
 
+def describe_bundle() -> None:
+    """Whether the runtime takes the bundle that RUDA_BUNDLE names."""
+    from ruda_runtime.errors import RudaError
+    from ruda_runtime.kernel import bundle_use
+
+    problem = None
+    try:
+        bundle_use.current()
+    except RudaError as error:
+        problem = str(error)
+    say("bundle", error=problem)
+
+
 def describe_torch() -> None:
     torch = sys.modules["torch"]
     say("torch", threads=torch.get_num_threads(), interop_threads=torch.get_num_interop_threads(),
@@ -115,6 +128,7 @@ def main() -> None:
         import_package(package)
         if package == "ruda-runtime" and hasattr(sys.modules.get("ruda_runtime"), "__version__"):
             describe_target()
+            describe_bundle()
         if package == "ruda-torch" and "torch" in sys.modules:
             describe_torch()
     say("import", package="the CUDA driver")

@@ -195,16 +195,19 @@ def _writable(folder: Path) -> bool:
     return above is not None and above.is_dir() and os.access(above, os.W_OK | os.X_OK)
 
 
-def bundle(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The kernel bundle that RUDA_BUNDLE names, by its manifest."""
+def bundle(imports: Imports, environment: Mapping[str, str]) -> dict[str, Any]:
+    """The kernel bundle that RUDA_BUNDLE names: its manifest, with the number of its kernels."""
     named = environment.get("RUDA_BUNDLE")
-    manifest, error = None, None
+    manifest, kernels = None, None
     if named:
         try:
-            manifest = json.loads((Path(named) / "manifest.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as failure:
-            error = f"{type(failure).__name__}: {failure}"
-    return {"path": named or None, "manifest": manifest, "error": error}
+            file = Path(named).expanduser() / "manifest.json"
+            manifest = json.loads(file.read_text(encoding="utf-8"))
+            kernels = len(manifest.pop("kernels"))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            manifest = None  # the runtime's own error says what is wrong
+    error = imports.facts.get("bundle", {}).get("error")
+    return {"path": named or None, "manifest": manifest, "kernels": kernels, "error": error}
 
 
 def torch(imports: Imports) -> dict[str, Any]:

@@ -103,7 +103,9 @@ def _bundle(report: dict[str, Any]) -> Iterator[str]:
         return
     yield str(bundle["path"])
     if bundle["error"]:
-        yield f"NOT READABLE: {bundle['error']}"
+        yield f"NOT USABLE: {bundle['error']}"
+    if bundle["manifest"]:
+        yield f"{bundle['kernels']} kernels"
     for name, value in (bundle["manifest"] or {}).items():
         if not isinstance(value, dict | list) or name == "architectures":
             yield f"{name}: {value}"
