@@ -14,8 +14,8 @@
 namespace driver_double {
 namespace {
 
-// Both are NaN in every floating type of 16 bits or more. The first is a large number in the integer
-// types, the second a negative one.
+// Both are NaN in every floating type of 16 bits or more. The first is a large number in the
+// integer types, the second a negative one.
 constexpr uint16_t fresh_pattern = 0x7fff, freed_pattern = 0xffee;
 // Beyond this, filling would only make huge allocations of tests real.
 constexpr uint64_t filled_at_most = 256ull << 20;
@@ -54,9 +54,10 @@ const char* kind_name(allocation::kind kind) {
 
 std::string allocation::describe() const {
   char text[256];
-  std::snprintf(text, sizeof text, "allocation %" PRIu64 " (%" PRIu64 " bytes of %s memory at 0x%" PRIx64
-                "%s%s)", serial, size, kind_name(is), start,
-                allocated_on.empty() ? "" : ", allocated on ", allocated_on.c_str());
+  std::snprintf(text, sizeof text,
+                "allocation %" PRIu64 " (%" PRIu64 " bytes of %s memory at 0x%" PRIx64 "%s%s)",
+                serial, size, kind_name(is), start, allocated_on.empty() ? "" : ", allocated on ",
+                allocated_on.c_str());
   return text;
 }
 
@@ -144,12 +145,15 @@ void make_live(allocation& of) {
 CUresult begin_free(const char* call, uint64_t address, const char* by, allocation_ref* out) {
   allocation_ref found = find_allocation(address);
   if (found == nullptr) {
-    return report(CUDA_ERROR_INVALID_VALUE, "[%s] 0x%" PRIx64 " is in no allocation", call, address);
+    return report(CUDA_ERROR_INVALID_VALUE, "[%s] 0x%" PRIx64 " is in no allocation", call,
+                  address);
   }
   if (found->start != address) {
-    return report(CUDA_ERROR_INVALID_VALUE, "[%s] 0x%" PRIx64 " lies %" PRIu64 " bytes inside %s: "
-                  "only its start can be freed", call, address, address - found->start,
-                  found->describe().c_str());
+    return report(CUDA_ERROR_INVALID_VALUE,
+                  "[%s] 0x%" PRIx64 " lies %" PRIu64
+                  " bytes inside %s: "
+                  "only its start can be freed",
+                  call, address, address - found->start, found->describe().c_str());
   }
   if (found->freed.exchange(true)) {
     return report(CUDA_ERROR_INVALID_VALUE, "[%s] double free: %s was freed before (%s)", call,
@@ -204,8 +208,7 @@ CUresult register_host(uint64_t address, uint64_t bytes, context* in) {
 CUresult unregister_host(uint64_t address) {
   memory_state& all = state();
   std::unique_lock lock(all.mutex);
-  return all.registered.erase(address) != 0 ? CUDA_SUCCESS
-                                            : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  return all.registered.erase(address) != 0 ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 
 CUresult check_range(moment when, const char* call, const char* role, uint64_t address,
@@ -213,24 +216,26 @@ CUresult check_range(moment when, const char* call, const char* role, uint64_t a
   if (!in_arena(address)) return CUDA_SUCCESS;  // the host's own memory
   allocation_ref found = find_allocation(address);
   if (found == nullptr) {
-    return report(CUDA_ERROR_INVALID_VALUE, "[%s] %s: 0x%" PRIx64 " is in no allocation", call, role,
-                  address);
+    return report(CUDA_ERROR_INVALID_VALUE, "[%s] %s: 0x%" PRIx64 " is in no allocation", call,
+                  role, address);
   }
   if (when == moment::submitting && found->freed) {
-    return report(CUDA_ERROR_INVALID_VALUE, "[%s] %s: use after free of %s, freed by %s", call, role,
-                  found->describe().c_str(), found->freed_by.c_str());
+    return report(CUDA_ERROR_INVALID_VALUE, "[%s] %s: use after free of %s, freed by %s", call,
+                  role, found->describe().c_str(), found->freed_by.c_str());
   }
   allocation::state now = found->now;
   if (when == moment::running && now != allocation::state::live) {
-    return report(CUDA_ERROR_ILLEGAL_ADDRESS, "[%s] %s: %s was %s when the device came to this work: "
-                  "a stream has to wait for the other one", call, role, found->describe().c_str(),
+    return report(CUDA_ERROR_ILLEGAL_ADDRESS,
+                  "[%s] %s: %s was %s when the device came to this work: "
+                  "a stream has to wait for the other one",
+                  call, role, found->describe().c_str(),
                   now == allocation::state::pending ? "not allocated yet" : "freed already");
   }
   uint64_t left = found->size - (address - found->start);
   if (bytes > left) {
-    return report(CUDA_ERROR_INVALID_VALUE, "[%s] %s: %" PRIu64 " bytes from 0x%" PRIx64 " end %" PRIu64
-                  " bytes behind %s", call, role, bytes, address, bytes - left,
-                  found->describe().c_str());
+    return report(CUDA_ERROR_INVALID_VALUE,
+                  "[%s] %s: %" PRIu64 " bytes from 0x%" PRIx64 " end %" PRIu64 " bytes behind %s",
+                  call, role, bytes, address, bytes - left, found->describe().c_str());
   }
   return CUDA_SUCCESS;
 }

@@ -23,15 +23,17 @@ CUresult check_pointer(const char* call, const function& what, const packed_para
   }
   if (found->freed) [[unlikely]] {
     return report(CUDA_ERROR_INVALID_VALUE,
-                  "[%s] kernel %s, argument %s (%s): 0x%" PRIx64 ": use after free of %s, freed by %s",
+                  "[%s] kernel %s, argument %s (%s): 0x%" PRIx64
+                  ": use after free of %s, freed by %s",
                   call, what.name.c_str(), argument.name.c_str(), argument.type.c_str(), value,
                   found->describe().c_str(), found->freed_by.c_str());
   }
   if (found->is == allocation::kind::registered) [[unlikely]] {
     return report(CUDA_ERROR_NOT_SUPPORTED,
-                  "[%s] kernel %s, argument %s (%s): 0x%" PRIx64 " is registered host memory, which "
-                  "interpreted kernels cannot reach: use cuMemHostAlloc", call, what.name.c_str(),
-                  argument.name.c_str(), argument.type.c_str(), value);
+                  "[%s] kernel %s, argument %s (%s): 0x%" PRIx64
+                  " is registered host memory, which "
+                  "interpreted kernels cannot reach: use cuMemHostAlloc",
+                  call, what.name.c_str(), argument.name.c_str(), argument.type.c_str(), value);
   }
   return CUDA_SUCCESS;
 }
@@ -39,14 +41,16 @@ CUresult check_pointer(const char* call, const function& what, const packed_para
 CUresult check_argument(const char* call, const function& what, const packed_parameter& argument,
                         uint64_t value) {
   if (argument.pointer) {
-    if (CUresult code = check_pointer(call, what, argument, value); code != CUDA_SUCCESS) return code;
+    if (CUresult code = check_pointer(call, what, argument, value); code != CUDA_SUCCESS)
+      return code;
   } else if (argument.bytes == 8 && argument.type[0] == 'i' && value != 0 &&
              is_device_address(value)) [[unlikely]] {
     if (find_allocation(value) != nullptr) {
       return report(CUDA_ERROR_INVALID_VALUE,
-                    "[%s] kernel %s, argument %s (%s) is 0x%" PRIx64 ", a device address: the "
-                    "arguments do not match the kernel's", call, what.name.c_str(),
-                    argument.name.c_str(), argument.type.c_str(), value);
+                    "[%s] kernel %s, argument %s (%s) is 0x%" PRIx64
+                    ", a device address: the "
+                    "arguments do not match the kernel's",
+                    call, what.name.c_str(), argument.name.c_str(), argument.type.c_str(), value);
     }
   }
   if (argument.divisible_by_16 && value % 16 != 0) [[unlikely]] {
@@ -105,10 +109,12 @@ CUresult decode_arguments(const char* call, function& what, void** parameters, v
       at += argument.bytes;
     }
     if (source == nullptr) [[unlikely]] {
-      return report(CUDA_ERROR_INVALID_VALUE,
-                    "[%s] kernel %s: argument %zu (%s, %s) is missing: wanted %zu arguments, %u and "
-                    "the scratch pointers", call, what.name.c_str(), i, argument.name.c_str(),
-                    argument.type.c_str(), packed.size(), described->parameters);
+      return report(
+          CUDA_ERROR_INVALID_VALUE,
+          "[%s] kernel %s: argument %zu (%s, %s) is missing: wanted %zu arguments, %u and "
+          "the scratch pointers",
+          call, what.name.c_str(), i, argument.name.c_str(), argument.type.c_str(), packed.size(),
+          described->parameters);
     }
     uint64_t value = 0;
     std::memcpy(&value, source, argument.bytes);
@@ -118,9 +124,11 @@ CUresult decode_arguments(const char* call, function& what, void** parameters, v
     values[i] = value;
   }
   if (buffer != nullptr && (at + 7) / 8 != (size + 7) / 8) {
-    return report(CUDA_ERROR_INVALID_VALUE,
-                  "[%s] kernel %s: the packed arguments have %zu bytes, wanted %zu for %zu arguments "
-                  "(scratch pointers included)", call, what.name.c_str(), size, at, packed.size());
+    return report(
+        CUDA_ERROR_INVALID_VALUE,
+        "[%s] kernel %s: the packed arguments have %zu bytes, wanted %zu for %zu arguments "
+        "(scratch pointers included)",
+        call, what.name.c_str(), size, at, packed.size());
   }
   return CUDA_SUCCESS;
 }

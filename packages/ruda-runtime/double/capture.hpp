@@ -6,7 +6,7 @@
 
 namespace driver_double {
 
-extern std::recursive_mutex capture_mutex;      // guards all captures
+extern std::recursive_mutex capture_mutex;    // guards all captures
 extern thread_local int thread_capture_mode;  // which captures of others a thread must respect
 
 void begin_capture(capture& begun);

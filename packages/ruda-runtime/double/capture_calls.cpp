@@ -16,7 +16,8 @@ bool joined(capture& ended) {
   while (!open.empty()) {
     graph_node* each = open.back();
     open.pop_back();
-    if (reached.insert(each).second) open.insert(open.end(), each->needs.begin(), each->needs.end());
+    if (reached.insert(each).second)
+      open.insert(open.end(), each->needs.begin(), each->needs.end());
   }
   for (auto& [each, nodes] : ended.ends) {
     for (graph_node* node : nodes) {
@@ -98,7 +99,8 @@ DRIVER_API CUresult cuStreamEndCapture(CUstream handle, CUgraph* out) {
 
 DRIVER_API CUresult cuStreamIsCapturing(CUstream handle, int* status) {
   stream* on = nullptr;
-  if (CUresult code = resolve("cuStreamIsCapturing", handle, &on); code != CUDA_SUCCESS) return code;
+  if (CUresult code = resolve("cuStreamIsCapturing", handle, &on); code != CUDA_SUCCESS)
+    return code;
   std::lock_guard lock(capture_mutex);
   *status = on->capturing == nullptr ? 0 : on->capturing->invalid ? 2 : 1;
   return CUDA_SUCCESS;

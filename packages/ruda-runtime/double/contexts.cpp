@@ -75,7 +75,8 @@ DRIVER_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     lock.unlock();
     return report(CUDA_ERROR_INVALID_CONTEXT,
                   "[cuDevicePrimaryCtxRelease] the context of device %d was released more often "
-                  "than retained", device);
+                  "than retained",
+                  device);
   }
   if (primary->references == 1) {
     lock.unlock();

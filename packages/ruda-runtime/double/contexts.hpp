@@ -1,5 +1,5 @@
-// Contexts: one primary context a device, others by cuCtxCreate. Handles are never freed, so that the
-// use of a destroyed one is recognised.
+// Contexts: one primary context a device, others by cuCtxCreate. Handles are never freed, so that
+// the use of a destroyed one is recognised.
 #pragma once
 
 #include "driver_types.hpp"
@@ -11,8 +11,19 @@ namespace driver_double {
 
 // First member of every handle.
 struct handle {
-  enum class kind : uint32_t { context = 0x52440001, stream, event, pool, module, library, function,
-                               graph, node, exec, dead };
+  enum class kind : uint32_t {
+    context = 0x52440001,
+    stream,
+    event,
+    pool,
+    module,
+    library,
+    function,
+    graph,
+    node,
+    exec,
+    dead
+  };
   kind is;
 };
 
@@ -32,7 +43,7 @@ struct context : handle {
   const bool primary;
   uint64_t id = 0;
   unsigned flags = 0;
-  int references = 0;      // of a primary context; 0: released
+  int references = 0;  // of a primary context; 0: released
   bool active() const { return is == kind_of && (!primary || references > 0); }
 
   std::mutex mutex;

@@ -55,8 +55,8 @@ CUresult check_directions(const char* call, const copy_shape& shape, char to, ch
 }
 
 // What the driver documents: from pageable memory, the source is staged before the call returns; to
-// pageable memory, and from host to host, the call returns when the copy is done; between device and
-// page-locked memory, and inside the device, nothing is waited for.
+// pageable memory, and from host to host, the call returns when the copy is done; between device
+// and page-locked memory, and inside the device, nothing is waited for.
 CUresult copy(const char* call, const copy_shape& shape, char to, char from, CUstream handle,
               bool synchronous) {
   stream* on = nullptr;
@@ -66,7 +66,8 @@ CUresult copy(const char* call, const copy_shape& shape, char to, char from, CUs
   }
   if (shape.width == 0 || shape.rows == 0 || shape.slices == 0) return CUDA_SUCCESS;
   if (CUresult code = check_directions(call, shape, to, from); code != CUDA_SUCCESS) return code;
-  if (CUresult code = check_copy(moment::submitting, call, shape); code != CUDA_SUCCESS) return code;
+  if (CUresult code = check_copy(moment::submitting, call, shape); code != CUDA_SUCCESS)
+    return code;
   auto work = std::make_shared<copy_operation>(call, shape);
   const bool from_pageable = pageable(shape.from, shape.from_span());
   const bool to_pageable = pageable(shape.to, shape.to_span());
@@ -83,7 +84,8 @@ CUresult copy(const char* call, const copy_shape& shape, char to, char from, CUs
     work->staged.assign(source, source + shape.from_span());
   }
   const bool inside_device = to_device && is_device_address(shape.from);
-  const bool wait = to_pageable || (synchronous && !inside_device && !(from_pageable && to_device)) ||
+  const bool wait = to_pageable ||
+                    (synchronous && !inside_device && !(from_pageable && to_device)) ||
                     (from_pageable && !to_device);
   position place;
   if (CUresult code = submit(call, *on, std::move(work), &place); code != CUDA_SUCCESS) return code;
@@ -108,8 +110,8 @@ CUresult shape_2d(const CUDA_MEMCPY2D& wanted, copy_shape* out) {
   }
   out->from = place(wanted.srcMemoryType, wanted.srcHost, wanted.srcDevice) +
               wanted.srcY * from_pitch + wanted.srcXInBytes;
-  out->to = place(wanted.dstMemoryType, wanted.dstHost, wanted.dstDevice) +
-            wanted.dstY * to_pitch + wanted.dstXInBytes;
+  out->to = place(wanted.dstMemoryType, wanted.dstHost, wanted.dstDevice) + wanted.dstY * to_pitch +
+            wanted.dstXInBytes;
   out->width = wanted.WidthInBytes;
   out->rows = wanted.Height;
   out->from_pitch = from_pitch;

@@ -5,7 +5,8 @@
 
 namespace driver_double {
 
-// `rows` rows of `width` bytes; the pitches are the distances between rows. One row is a plain copy.
+// `rows` rows of `width` bytes; the pitches are the distances between rows. One row is a plain
+// copy.
 struct copy_shape {
   uint64_t to = 0, from = 0;
   uint64_t width = 0, rows = 1, to_pitch = 0, from_pitch = 0;
@@ -34,8 +35,14 @@ struct copy_operation final : operation {
 struct set_operation final : operation {
   set_operation(const char* caller, uint64_t where, unsigned what, unsigned bytes_each,
                 uint64_t elements, uint64_t row_count, uint64_t row_pitch)
-      : operation(type::set), call(caller), to(where), value(what), element(bytes_each),
-        width(elements), rows(row_count), pitch(row_pitch) {}
+      : operation(type::set),
+        call(caller),
+        to(where),
+        value(what),
+        element(bytes_each),
+        width(elements),
+        rows(row_count),
+        pitch(row_pitch) {}
   CUresult run(stream&) override;
   void addresses(const std::function<void(uint64_t)>& each) const override { each(to); }
   CUresult check(moment when) const;

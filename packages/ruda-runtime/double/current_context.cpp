@@ -17,11 +17,11 @@ CUresult need_context(const char* call, context** out) {
   if (current == nullptr) [[unlikely]] {
     return report(CUDA_ERROR_INVALID_CONTEXT,
                   "[%s] no context is current in this thread: retain the primary context and make "
-                  "it current first", call);
+                  "it current first",
+                  call);
   }
   if (!current->active()) [[unlikely]] {
-    return report(CUDA_ERROR_CONTEXT_IS_DESTROYED,
-                  "[%s] the thread's context was %s", call,
+    return report(CUDA_ERROR_CONTEXT_IS_DESTROYED, "[%s] the thread's context was %s", call,
                   current->primary ? "released by its last user" : "destroyed");
   }
   *out = current;

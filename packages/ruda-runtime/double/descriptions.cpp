@@ -21,8 +21,9 @@ std::map<std::pair<std::string, std::string>, description_ref>& table() {
 unsigned bytes_of(const std::string& type) {
   if (type.starts_with('*')) return 8;
   static const std::map<std::string, unsigned> sizes{
-      {"i1", 1}, {"u1", 1}, {"i8", 1}, {"u8", 1}, {"i16", 2}, {"u16", 2}, {"i32", 4}, {"u32", 4},
-      {"i64", 8}, {"u64", 8}, {"fp16", 2}, {"bf16", 2}, {"fp32", 4}, {"f32", 4}, {"fp64", 8}};
+      {"i1", 1},   {"u1", 1},   {"i8", 1},   {"u8", 1},  {"i16", 2},
+      {"u16", 2},  {"i32", 4},  {"u32", 4},  {"i64", 8}, {"u64", 8},
+      {"fp16", 2}, {"bf16", 2}, {"fp32", 4}, {"f32", 4}, {"fp64", 8}};
   auto found = sizes.find(type);
   if (found == sizes.end()) {
     throw std::invalid_argument("the double does not know parameter type '" + type + "'");
@@ -32,7 +33,8 @@ unsigned bytes_of(const std::string& type) {
 
 const json& need(const json& in, const char* name, json::type wanted) {
   const json& found = in[name];
-  if (found.is != wanted) throw std::invalid_argument(std::string("wanted a member '") + name + "'");
+  if (found.is != wanted)
+    throw std::invalid_argument(std::string("wanted a member '") + name + "'");
   return found;
 }
 

@@ -16,13 +16,13 @@ struct packed_parameter {
 };
 
 struct description {
-  std::string text;                       // the JSON, as the server gets it
+  std::string text;  // the JSON, as the server gets it
   std::string image, entry, function;
-  std::vector<packed_parameter> packed;   // in launch order, scratch pointers included
-  unsigned parameters = 0;                // of them, without scratch
+  std::vector<packed_parameter> packed;  // in launch order, scratch pointers included
+  unsigned parameters = 0;               // of them, without scratch
   unsigned shared = 0;
-  unsigned threads = 0;                   // of a block
-  uint64_t number = 0;                    // the server's name for it
+  unsigned threads = 0;  // of a block
+  uint64_t number = 0;   // the server's name for it
 };
 
 using description_ref = std::shared_ptr<const description>;

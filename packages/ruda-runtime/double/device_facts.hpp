@@ -5,12 +5,12 @@
 namespace driver_double {
 
 struct device_facts {
-  int multiprocessors = 4;           // few, so that occupancy limits are met in small tests
+  int multiprocessors = 4;  // few, so that occupancy limits are met in small tests
   int threads_per_block = 1024;
   int threads_per_multiprocessor;
   int blocks_per_multiprocessor;
   int registers_per_block = 65536;
-  int shared_per_block = 49152;      // without opting in
+  int shared_per_block = 49152;  // without opting in
   int shared_per_block_optin;
   int shared_per_multiprocessor;
   int l2_bytes = 32 << 20;

@@ -39,8 +39,7 @@ namespace {
 
 CUresult need_device(CUdevice device) {
   if (CUresult code = enter(); code != CUDA_SUCCESS) return code;
-  return device >= 0 && device < settings::get().devices ? CUDA_SUCCESS
-                                                         : CUDA_ERROR_INVALID_DEVICE;
+  return device >= 0 && device < settings::get().devices ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 int attribute(int number, CUdevice device) {
@@ -48,42 +47,52 @@ int attribute(int number, CUdevice device) {
   const settings& values = settings::get();
   switch (number) {
     case 1: return facts.threads_per_block;
-    case 2: case 3: case 4: return static_cast<int>(facts.block[number - 2]);
-    case 5: case 6: case 7: return static_cast<int>(facts.grid[number - 5]);
+    case 2:
+    case 3:
+    case 4: return static_cast<int>(facts.block[number - 2]);
+    case 5:
+    case 6:
+    case 7: return static_cast<int>(facts.grid[number - 5]);
     case 8: return facts.shared_per_block;
-    case 9: return 65536;                          // constant memory
+    case 9: return 65536;  // constant memory
     case 10: return facts.warp;
-    case 11: return 2147483647;                    // pitch
+    case 11: return 2147483647;  // pitch
     case 12: return facts.registers_per_block;
-    case 13: return 1500000;                       // clock, kHz
-    case 14: case 30: return 512;                  // texture and surface alignment
-    case 15: case 31: return 1;                    // overlap, concurrent kernels
+    case 13: return 1500000;  // clock, kHz
+    case 14:
+    case 30: return 512;  // texture and surface alignment
+    case 15:
+    case 31: return 1;  // overlap, concurrent kernels
     case 16: return facts.multiprocessors;
-    case 19: return 1;                             // can map host memory
-    case 33: return device + 1;                    // PCI bus
-    case 36: return 2000000;                       // memory clock, kHz
-    case 37: return 384;                           // bus width, bits
+    case 19: return 1;           // can map host memory
+    case 33: return device + 1;  // PCI bus
+    case 36: return 2000000;     // memory clock, kHz
+    case 37: return 384;         // bus width, bits
     case 38: return facts.l2_bytes;
     case 39: return facts.threads_per_multiprocessor;
-    case 40: return 2;                             // copy engines
-    case 41: return 1;                             // unified addressing
-    case 51: return 32;                            // pitch alignment
+    case 40: return 2;   // copy engines
+    case 41: return 1;   // unified addressing
+    case 51: return 32;  // pitch alignment
     case 75: return values.major;
     case 76: return values.minor;
-    case 78: case 79: case 80: return 1;           // priorities, caching of global and local loads
+    case 78:
+    case 79:
+    case 80: return 1;  // priorities, caching of global and local loads
     case 81: return facts.shared_per_multiprocessor;
     case 82: return facts.registers_per_block;
-    case 83: case 89: case 90: return 1;           // managed, concurrent managed, preemption
-    case 87: return 32;                            // float32 to float64 rate
-    case 95: return 1;                             // cooperative launch
+    case 83:
+    case 89:
+    case 90: return 1;   // managed, concurrent managed, preemption
+    case 87: return 32;  // float32 to float64 rate
+    case 95: return 1;   // cooperative launch
     case 97: return facts.shared_per_block_optin;
-    case 99: return 1;                             // host memory can be registered
+    case 99: return 1;  // host memory can be registered
     case 106: return facts.blocks_per_multiprocessor;
     case 111: return values.major >= 8 ? 1024 : 0;  // shared memory the system keeps of a block
-    case 115: return 1;                            // memory pools
-    case 120: return values.major >= 9 ? 1 : 0;    // clusters
-    case 126: return 1;                            // memory synchronisation domains
-    default: return 0;                             // not there: no such feature in the double
+    case 115: return 1;                             // memory pools
+    case 120: return values.major >= 9 ? 1 : 0;     // clusters
+    case 126: return 1;                             // memory synchronisation domains
+    default: return 0;                              // not there: no such feature in the double
   }
 }
 
@@ -138,8 +147,13 @@ DRIVER_API CUresult cuDeviceGetProperties(CUdevprop* out, CUdevice device) {
   *out = {attribute(1, device),
           {attribute(2, device), attribute(3, device), attribute(4, device)},
           {attribute(5, device), attribute(6, device), attribute(7, device)},
-          attribute(8, device), attribute(9, device), attribute(10, device), attribute(11, device),
-          attribute(12, device), attribute(13, device), attribute(14, device)};
+          attribute(8, device),
+          attribute(9, device),
+          attribute(10, device),
+          attribute(11, device),
+          attribute(12, device),
+          attribute(13, device),
+          attribute(14, device)};
   return CUDA_SUCCESS;
 }
 
@@ -159,8 +173,8 @@ DRIVER_API CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice device)
 DRIVER_API CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
   if (CUresult code = enter(); code != CUDA_SUCCESS) return code;
   unsigned bus = 0;
-  if (std::sscanf(text, "%*x:%x:", &bus) != 1 ||
-      bus < 1 || static_cast<int>(bus) > settings::get().devices) {
+  if (std::sscanf(text, "%*x:%x:", &bus) != 1 || bus < 1 ||
+      static_cast<int>(bus) > settings::get().devices) {
     return CUDA_ERROR_INVALID_DEVICE;
   }
   *device = static_cast<int>(bus) - 1;

@@ -1,5 +1,5 @@
-// The part of the CUDA driver's interface that the double implements: values and layouts only, so that
-// no CUDA toolkit is needed to build it.
+// The part of the CUDA driver's interface that the double implements: values and layouts only, so
+// that no CUDA toolkit is needed to build it.
 #pragma once
 
 #include <cstddef>

@@ -44,7 +44,8 @@ CUresult enter() {
     return report(CUDA_ERROR_NOT_PERMITTED,
                   "[driver double] a host function in a stream may not call the driver");
   }
-  if (ready.load(std::memory_order_acquire)) [[likely]] return CUDA_SUCCESS;
+  if (ready.load(std::memory_order_acquire)) [[likely]]
+    return CUDA_SUCCESS;
   if (forked) {
     return report(CUDA_ERROR_NOT_INITIALIZED,
                   "[driver double] the driver was initialised before this process was forked: a "

@@ -32,7 +32,8 @@ struct per_thread_variant<function> {
   }
 };
 
-// In each source file, after its functions: `const entry_table table{entry<&cuInit>("cuInit", 2000)};`
+// In each source file, after its functions: `const entry_table table{entry<&cuInit>("cuInit",
+// 2000)};`
 struct entry_row {};
 
 template <auto function>

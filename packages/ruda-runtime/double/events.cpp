@@ -11,7 +11,8 @@ namespace {
 
 CUresult need_event(const char* call, CUevent handle) {
   if (CUresult code = enter(); code != CUDA_SUCCESS) return code;
-  if (valid(handle)) [[likely]] return CUDA_SUCCESS;
+  if (valid(handle)) [[likely]]
+    return CUDA_SUCCESS;
   return report(CUDA_ERROR_INVALID_HANDLE, "[%s] %p is no event, or an event that was destroyed",
                 call, static_cast<void*>(handle));
 }
@@ -38,9 +39,7 @@ CUresult last_recording(const char* call, event& of, std::shared_ptr<event::reco
   return CUDA_SUCCESS;
 }
 
-bool done(const event::recording& made) {
-  return made.place.on->completed() >= made.place.number;
-}
+bool done(const event::recording& made) { return made.place.on->completed() >= made.place.number; }
 
 }  // namespace
 
@@ -62,8 +61,8 @@ CUresult record_event(stream& on, CUevent handle, bool external) {
   // Nothing before it and nothing to note: the place is enough.
   if (!handle->timing() && &on != on.in.legacy) {
     made->place = {&on, on.submitted()};
-  } else if (CUresult code = submit("cuEventRecord", on, std::make_shared<stamp_operation>(made),
-                                    &made->place);
+  } else if (CUresult code =
+                 submit("cuEventRecord", on, std::make_shared<stamp_operation>(made), &made->place);
              code != CUDA_SUCCESS) {
     return code;
   }
@@ -86,7 +85,8 @@ CUresult wait_event(stream& on, CUevent handle) {
   if (awaited == nullptr) {
     return report(CUDA_ERROR_INVALID_HANDLE,
                   "[cuStreamWaitEvent] event %p was never recorded, so %s would wait for nothing: "
-                  "record it before the wait", static_cast<void*>(handle), on.name());
+                  "record it before the wait",
+                  static_cast<void*>(handle), on.name());
   }
   if (done(*awaited)) return CUDA_SUCCESS;
   return submit_wait(on, awaited->place);

@@ -20,8 +20,8 @@ struct event : handle {
   bool timing() const { return (flags & CU_EVENT_DISABLE_TIMING) == 0; }
 
   std::mutex mutex;
-  std::shared_ptr<recording> last;         // null before the first recording
-  uint64_t capture_id = 0;                 // not 0: last recorded in that capture, after
+  std::shared_ptr<recording> last;          // null before the first recording
+  uint64_t capture_id = 0;                  // not 0: last recorded in that capture, after
   std::vector<graph_node*> captured_after;  // these nodes
 };
 

@@ -20,10 +20,19 @@ DRIVER_API CUresult cuFuncGetAttribute(int* value, int attribute, CUfunction of)
       break;
     // Static shared, constant and local memory, registers: facts of code generation, which is not
     // part of the double. Triton's kernels have dynamic shared memory only.
-    case 1: case 2: case 3: *value = 0; break;
+    case 1:
+    case 2:
+    case 3: *value = 0; break;
     case 4: *value = 32; break;
-    case 5: case 6: *value = 10 * device.major + device.minor; break;
-    case 7: case 10: case 11: case 12: case 13: case 14: case 15: *value = 0; break;
+    case 5:
+    case 6: *value = 10 * device.major + device.minor; break;
+    case 7:
+    case 10:
+    case 11:
+    case 12:
+    case 13:
+    case 14:
+    case 15: *value = 0; break;
     case 8: *value = static_cast<int>(of->dynamic_shared_limit.load()); break;
     case 9: *value = of->carveout; break;
     default: return CUDA_ERROR_INVALID_VALUE;
@@ -45,7 +54,11 @@ DRIVER_API CUresult cuFuncSetAttribute(CUfunction of, int attribute, int value) 
       if (value < -1 || value > 100) return CUDA_ERROR_INVALID_VALUE;
       of->carveout = value;
       return CUDA_SUCCESS;
-    case 11: case 12: case 13: case 14: case 15:  // clusters
+    case 11:
+    case 12:
+    case 13:
+    case 14:
+    case 15:  // clusters
       return settings::get().major >= 9 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
     default: return CUDA_ERROR_INVALID_VALUE;
   }
@@ -168,8 +181,8 @@ DRIVER_API CUresult cuOccupancyMaxPotentialBlockSize(int* grid, int* block, CUfu
   return CUDA_SUCCESS;
 }
 
-DRIVER_API CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction of, int blocks,
-                                                            int threads) {
+DRIVER_API CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction of,
+                                                            int blocks, int threads) {
   if (CUresult code = need_function("cuOccupancyAvailableDynamicSMemPerBlock", of);
       code != CUDA_SUCCESS) {
     return code;

@@ -211,13 +211,15 @@ DRIVER_API CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphN
 
 DRIVER_API CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node,
                                                    const CUDA_MEMCPY3D* wanted, CUcontext) {
-  return set_parameters("cuGraphExecMemcpyNodeSetParams", exec, node, operation::type::copy, *wanted);
+  return set_parameters("cuGraphExecMemcpyNodeSetParams", exec, node, operation::type::copy,
+                        *wanted);
 }
 
 DRIVER_API CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node,
                                                    const CUDA_MEMSET_NODE_PARAMS* wanted,
                                                    CUcontext) {
-  return set_parameters("cuGraphExecMemsetNodeSetParams", exec, node, operation::type::set, *wanted);
+  return set_parameters("cuGraphExecMemsetNodeSetParams", exec, node, operation::type::set,
+                        *wanted);
 }
 
 namespace {

@@ -23,7 +23,8 @@ CUresult add(const char* call, CUgraphNode* out, CUgraph to, const CUgraphNode* 
   }
   for (size_t i = 0; i < count; ++i) {
     if (!valid(needs[i]) || needs[i]->in != to) {
-      return report(CUDA_ERROR_INVALID_VALUE, "[%s] dependency %zu is no node of this graph", call, i);
+      return report(CUDA_ERROR_INVALID_VALUE, "[%s] dependency %zu is no node of this graph", call,
+                    i);
     }
   }
   *out = to->add(std::move(work), {needs, needs + count});
@@ -63,7 +64,8 @@ CUresult work_of(const char* call, const CUDA_MEMCPY3D& wanted, std::shared_ptr<
                wanted.srcY * shape.from_pitch + wanted.srcZ * shape.from_slice;
   shape.to = place(wanted.dstMemoryType, wanted.dstHost, wanted.dstDevice) + wanted.dstXInBytes +
              wanted.dstY * shape.to_pitch + wanted.dstZ * shape.to_slice;
-  if (CUresult code = check_copy(moment::submitting, call, shape); code != CUDA_SUCCESS) return code;
+  if (CUresult code = check_copy(moment::submitting, call, shape); code != CUDA_SUCCESS)
+    return code;
   *out = std::make_shared<copy_operation>(call, shape);
   return CUDA_SUCCESS;
 }
@@ -135,9 +137,10 @@ DRIVER_API CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode of, CUDA_KERNEL_NO
     for (uint64_t& each : work.values) work.pointers.push_back(&each);
   }
   const launch_shape& shape = work.shape;
-  *out = {work.what,      shape.grid[0],        shape.grid[1], shape.grid[2],
-          shape.block[0], shape.block[1],       shape.block[2], shape.shared,
-          work.pointers.empty() ? nullptr : work.pointers.data(), nullptr, nullptr, nullptr};
+  *out = {work.what,      shape.grid[0],  shape.grid[1],
+          shape.grid[2],  shape.block[0], shape.block[1],
+          shape.block[2], shape.shared,   work.pointers.empty() ? nullptr : work.pointers.data(),
+          nullptr,        nullptr,        nullptr};
   return CUDA_SUCCESS;
 }
 

@@ -21,8 +21,8 @@ namespace {
 CUresult need_graph(const char* call, CUgraph handle) {
   if (CUresult code = enter(); code != CUDA_SUCCESS) return code;
   if (valid(handle)) return CUDA_SUCCESS;
-  return report(CUDA_ERROR_INVALID_VALUE, "[%s] %p is no graph, or a graph that was destroyed", call,
-                static_cast<void*>(handle));
+  return report(CUDA_ERROR_INVALID_VALUE, "[%s] %p is no graph, or a graph that was destroyed",
+                call, static_cast<void*>(handle));
 }
 
 // The driver's convention: with `out` null only the count is given, else at most *count are.
@@ -142,7 +142,8 @@ DRIVER_API CUresult cuGraphAddDependencies(CUgraph to, const CUgraphNode* from,
   if (CUresult code = need_graph(call, to); code != CUDA_SUCCESS) return code;
   for (size_t i = 0; i < count; ++i) {
     if (!valid(from[i]) || !valid(behind[i]) || from[i]->in != to || behind[i]->in != to) {
-      return report(CUDA_ERROR_INVALID_VALUE, "[%s] a node is of another graph, or destroyed", call);
+      return report(CUDA_ERROR_INVALID_VALUE, "[%s] a node is of another graph, or destroyed",
+                    call);
     }
     if (reaches(from[i], behind[i])) {
       return report(CUDA_ERROR_INVALID_VALUE, "[%s] the dependency would form a circle", call);

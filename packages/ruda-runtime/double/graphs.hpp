@@ -44,7 +44,7 @@ struct graph_exec : handle {
       : handle{kind_of}, plan(std::move(first)) {}
   std::mutex mutex;
   std::shared_ptr<const graph_plan> plan;
-  position last;             // of the last launch: launches of one graph do not overlap
+  position last;  // of the last launch: launches of one graph do not overlap
   uint64_t flags = 0;
 };
 

@@ -74,7 +74,8 @@ DRIVER_API CUresult cuMemHostGetFlags(unsigned* flags, void* pointer) {
 // the double itself is shared with the server.
 DRIVER_API CUresult cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned flags) {
   context* current = nullptr;
-  if (CUresult code = need_context("cuMemHostRegister", &current); code != CUDA_SUCCESS) return code;
+  if (CUresult code = need_context("cuMemHostRegister", &current); code != CUDA_SUCCESS)
+    return code;
   if (pointer == nullptr || bytes == 0 || flags > 15) return CUDA_ERROR_INVALID_VALUE;
   CUresult code = register_host(reinterpret_cast<uint64_t>(pointer), bytes, current);
   if (code == CUDA_SUCCESS) return code;
@@ -106,11 +107,13 @@ CUresult pointer_attribute(void* value, int attribute, uint64_t address) {
       put(device || found->is == allocation::kind::managed ? unsigned{CU_MEMORYTYPE_DEVICE}
                                                            : unsigned{CU_MEMORYTYPE_HOST});
       return CUDA_SUCCESS;
-    case 6: case 8:
+    case 6:
+    case 8:
       put(static_cast<unsigned>(attribute == 8 && found != nullptr &&
                                 found->is == allocation::kind::managed));
       return CUDA_SUCCESS;
-    case 10: case 15: put(0u); return CUDA_SUCCESS;
+    case 10:
+    case 15: put(0u); return CUDA_SUCCESS;
     case 13: put(static_cast<unsigned>(found != nullptr)); return CUDA_SUCCESS;
     case 14: put(uint64_t{0}); return CUDA_SUCCESS;
     default: break;
@@ -123,10 +126,13 @@ CUresult pointer_attribute(void* value, int attribute, uint64_t address) {
       if (device) return CUDA_ERROR_INVALID_VALUE;
       put(reinterpret_cast<void*>(address));
       break;
-    case 7: case 20: put(found->serial); break;
+    case 7:
+    case 20: put(found->serial); break;
     case 9: put(found->device); break;
-    case 11: case 19: put(found->start); break;
-    case 12: case 18: put(found->size); break;
+    case 11:
+    case 19: put(found->start); break;
+    case 12:
+    case 18: put(found->size); break;
     case 16: put(3u); break;
     case 17: put(found->from); break;
     default: return CUDA_ERROR_INVALID_VALUE;

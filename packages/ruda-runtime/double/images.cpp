@@ -82,7 +82,8 @@ void read_ptx(std::string_view text, image& out) {
     int count = 0;
     if (size_t open = text.find_first_not_of(" \t\r\n", end); text[open] == '(') {
       std::string_view list = text.substr(open, text.find(')', open) - open);
-      for (size_t next = list.find(".param"); next != list.npos; next = list.find(".param", next + 1)) {
+      for (size_t next = list.find(".param"); next != list.npos;
+           next = list.find(".param", next + 1)) {
         ++count;
       }
     }
@@ -96,12 +97,14 @@ CUresult check_cubin(const char* call, const char* base) {
   unsigned built = header.e_ident[EI_OSABI] == old_cubin_abi ? header.e_flags & 0xff
                                                              : header.e_flags >> 8 & 0xff;
   if (built == 0) return CUDA_SUCCESS;  // a test's header without an architecture
-  if (static_cast<int>(built) / 10 == device.major && static_cast<int>(built) % 10 <= device.minor) {
+  if (static_cast<int>(built) / 10 == device.major &&
+      static_cast<int>(built) % 10 <= device.minor) {
     return CUDA_SUCCESS;
   }
   return report(CUDA_ERROR_NO_BINARY_FOR_GPU,
                 "[%s] the cubin is for sm_%u, the device is sm_%d%d: a cubin runs on its own major "
-                "version, at its minor version or above", call, built, device.major, device.minor);
+                "version, at its minor version or above",
+                call, built, device.major, device.minor);
 }
 
 // The PTX version that came with a driver: 8.0 to 8.8 with 12.0 to 12.9, 9.x with 13.x.
@@ -125,16 +128,17 @@ CUresult check_ptx(const char* call, const char* text) {
   int newest = newest_ptx(device.driver_version);
   if (10 * major + minor > newest) {
     return report(CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
-                  "[%s] PTX %d.%d is newer than %d.%d, the newest of driver version %d", call, major,
-                  minor, newest / 10, newest % 10, device.driver_version);
+                  "[%s] PTX %d.%d is newer than %d.%d, the newest of driver version %d", call,
+                  major, minor, newest / 10, newest % 10, device.driver_version);
   }
   int capability = 10 * device.major + device.minor;
-  bool fits = specific == 'a' ? built == capability
+  bool fits = specific == 'a'   ? built == capability
               : specific == 'f' ? built / 10 == device.major && built <= capability
                                 : built <= capability;
   if (fits) return CUDA_SUCCESS;
   return report(CUDA_ERROR_INVALID_PTX, "[%s] PTX for sm_%d%s does not fit sm_%d", call, built,
-                specific == 'a' || specific == 'f' ? std::string(1, specific).c_str() : "", capability);
+                specific == 'a' || specific == 'f' ? std::string(1, specific).c_str() : "",
+                capability);
 }
 
 }  // namespace

@@ -12,8 +12,8 @@ namespace driver_double {
 struct image {
   enum class format { cubin, ptx };
   format is = format::cubin;
-  std::string digest;                    // SHA-256 of the image's bytes
-  std::map<std::string, int> entries;    // parameters of each kernel; -1: not known
+  std::string digest;                  // SHA-256 of the image's bytes
+  std::map<std::string, int> entries;  // parameters of each kernel; -1: not known
 };
 
 // Reads an image at an address, as cuModuleLoadData gets it: the length is in it. Fails, with a

@@ -11,7 +11,7 @@ namespace driver_double {
 struct json {
   enum class type { null, boolean, number, text, list, object };
   type is = type::null;
-  double number = 0;            // a boolean is 0 or 1
+  double number = 0;  // a boolean is 0 or 1
   std::string text;
   std::vector<json> list;
   std::map<std::string, json, std::less<>> object;

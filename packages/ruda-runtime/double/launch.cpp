@@ -17,33 +17,32 @@ CUresult check_shape(const char* call, function& what, const launch_shape& shape
   uint64_t threads = 1;
   for (int i = 0; i < 3; ++i) {
     if (shape.grid[i] == 0 || shape.grid[i] > facts.grid[i]) [[unlikely]] {
-      return report(CUDA_ERROR_INVALID_VALUE,
-                    "[%s] kernel %s: grid %c is %u, wanted 1 to %u", call, what.name.c_str(), axes[i],
-                    shape.grid[i], facts.grid[i]);
+      return report(CUDA_ERROR_INVALID_VALUE, "[%s] kernel %s: grid %c is %u, wanted 1 to %u", call,
+                    what.name.c_str(), axes[i], shape.grid[i], facts.grid[i]);
     }
     if (shape.block[i] == 0 || shape.block[i] > facts.block[i]) [[unlikely]] {
-      return report(CUDA_ERROR_INVALID_VALUE,
-                    "[%s] kernel %s: block %c is %u, wanted 1 to %u", call, what.name.c_str(),
-                    axes[i], shape.block[i], facts.block[i]);
+      return report(CUDA_ERROR_INVALID_VALUE, "[%s] kernel %s: block %c is %u, wanted 1 to %u",
+                    call, what.name.c_str(), axes[i], shape.block[i], facts.block[i]);
     }
     threads *= shape.block[i];
   }
   if (threads > static_cast<uint64_t>(facts.threads_per_block)) [[unlikely]] {
-    return report(CUDA_ERROR_INVALID_VALUE, "[%s] kernel %s: %llu threads a block, wanted at most %d",
-                  call, what.name.c_str(), static_cast<unsigned long long>(threads),
-                  facts.threads_per_block);
+    return report(
+        CUDA_ERROR_INVALID_VALUE, "[%s] kernel %s: %llu threads a block, wanted at most %d", call,
+        what.name.c_str(), static_cast<unsigned long long>(threads), facts.threads_per_block);
   }
   if (shape.shared > what.dynamic_shared_limit) [[unlikely]] {
-    return report(CUDA_ERROR_INVALID_VALUE,
-                  "[%s] kernel %s: %u bytes of shared memory a block, wanted at most %u: above 48 KiB "
-                  "the function's attribute MAX_DYNAMIC_SHARED_SIZE_BYTES has to be raised first",
-                  call, what.name.c_str(), shape.shared, what.dynamic_shared_limit.load());
+    return report(
+        CUDA_ERROR_INVALID_VALUE,
+        "[%s] kernel %s: %u bytes of shared memory a block, wanted at most %u: above 48 KiB "
+        "the function's attribute MAX_DYNAMIC_SHARED_SIZE_BYTES has to be raised first",
+        call, what.name.c_str(), shape.shared, what.dynamic_shared_limit.load());
   }
   if (const description* described = what.described(); described != nullptr) {
     if (threads != described->threads) [[unlikely]] {
-      return report(CUDA_ERROR_INVALID_VALUE,
-                    "[%s] kernel %s: %llu threads a block, compiled for %u", call, what.name.c_str(),
-                    static_cast<unsigned long long>(threads), described->threads);
+      return report(
+          CUDA_ERROR_INVALID_VALUE, "[%s] kernel %s: %llu threads a block, compiled for %u", call,
+          what.name.c_str(), static_cast<unsigned long long>(threads), described->threads);
     }
     if (shape.shared < described->shared) [[unlikely]] {
       return report(CUDA_ERROR_INVALID_VALUE,
@@ -103,8 +102,8 @@ CUresult make_launch(const char* call, function* what, const launch_shape& shape
   if (described == nullptr && !settings::get().record_only) {
     return report(CUDA_ERROR_INVALID_VALUE,
                   "[%s] kernel %s of image %.12s has no description: give it one with "
-                  "ruda_double_describe before the module is loaded", call, what->name.c_str(),
-                  what->in->code.digest.c_str());
+                  "ruda_double_describe before the module is loaded",
+                  call, what->name.c_str(), what->in->code.digest.c_str());
   }
   std::vector<uint64_t> values(described != nullptr ? described->packed.size() : 0);
   if (CUresult code =
@@ -135,8 +134,8 @@ using namespace driver_double;
 
 DRIVER_API CUresult cuLaunchKernel(CUfunction what, unsigned grid_x, unsigned grid_y,
                                    unsigned grid_z, unsigned block_x, unsigned block_y,
-                                   unsigned block_z, unsigned shared, CUstream on, void** parameters,
-                                   void** extra) {
+                                   unsigned block_z, unsigned shared, CUstream on,
+                                   void** parameters, void** extra) {
   return launch("cuLaunchKernel", what,
                 {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared}, on, parameters,
                 extra);
@@ -164,8 +163,8 @@ DRIVER_API CUresult cuLaunchCooperativeKernel(CUfunction what, unsigned grid_x, 
                                               unsigned block_z, unsigned shared, CUstream on,
                                               void** parameters) {
   return launch("cuLaunchCooperativeKernel", what,
-                {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, true}, on, parameters,
-                nullptr);
+                {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, true}, on,
+                parameters, nullptr);
 }
 
 namespace {

@@ -27,7 +27,8 @@ struct kernel_operation final : operation {
   std::vector<void*> pointers;   // to the values; made when a node's parameters are asked for
 };
 
-// Checks a launch and makes its work. With `extra` null, `parameters` holds one pointer an argument.
+// Checks a launch and makes its work. With `extra` null, `parameters` holds one pointer an
+// argument.
 CUresult make_launch(const char* call, function* what, const launch_shape& shape, void** parameters,
                      void** extra, std::shared_ptr<kernel_operation>* out);
 

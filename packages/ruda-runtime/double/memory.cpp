@@ -27,15 +27,16 @@ struct free_operation final : operation {
     if (freed->now == allocation::state::pending) {
       return report(CUDA_ERROR_ILLEGAL_ADDRESS,
                     "[cuMemFreeAsync] %s was not allocated yet when %s came to free it: it has to "
-                    "wait for the allocating stream", freed->describe().c_str(), on.name());
+                    "wait for the allocating stream",
+                    freed->describe().c_str(), on.name());
     }
     const stream* user = freed->still_using(&on);
     retire(*freed);
     if (user == nullptr) return CUDA_SUCCESS;
     return report(CUDA_ERROR_ILLEGAL_ADDRESS,
                   "[cuMemFreeAsync] %s was freed on %s while work of %s with it was not done: the "
-                  "freeing stream has to wait for the other one", freed->describe().c_str(),
-                  on.name(), user->name());
+                  "freeing stream has to wait for the other one",
+                  freed->describe().c_str(), on.name(), user->name());
   }
   allocation_ref freed;
 };
@@ -140,7 +141,8 @@ DRIVER_API CUresult cuMemGetInfo_v2(size_t* left, size_t* total) {
   return CUDA_SUCCESS;
 }
 
-DRIVER_API CUresult cuMemGetAddressRange_v2(CUdeviceptr* start, size_t* bytes, CUdeviceptr address) {
+DRIVER_API CUresult cuMemGetAddressRange_v2(CUdeviceptr* start, size_t* bytes,
+                                            CUdeviceptr address) {
   context* current = nullptr;
   if (CUresult code = need_context("cuMemGetAddressRange", &current); code != CUDA_SUCCESS) {
     return code;

@@ -17,14 +17,14 @@ struct allocation {
   int device = 0;
   context* in = nullptr;
   pool* from = nullptr;
-  uint64_t serial = 0;               // the serial-th allocation of the process
-  std::string allocated_on;          // the stream's name, where it is stream-ordered
+  uint64_t serial = 0;       // the serial-th allocation of the process
+  std::string allocated_on;  // the stream's name, where it is stream-ordered
   std::atomic<state> now{state::live};
   // The host's view: true from the call that frees it. What is submitted later may not use it.
   std::atomic<bool> freed{false};
   std::string freed_by;
   std::mutex uses_mutex;
-  std::vector<position> uses;        // the last work of each stream that names this allocation
+  std::vector<position> uses;  // the last work of each stream that names this allocation
 
   void note_use(position by);
   // A stream other than `except` whose work with this allocation is not done, or null.
@@ -45,7 +45,7 @@ struct allocation_request {
   allocation::kind kind;
   context* in;
   pool* from = nullptr;
-  stream* on = nullptr;    // stream-ordered: alive when that stream comes to it
+  stream* on = nullptr;  // stream-ordered: alive when that stream comes to it
 };
 CUresult allocate(const allocation_request& wanted, allocation_ref* out);
 
@@ -77,17 +77,17 @@ struct pool : handle {
   static constexpr kind kind_of = kind::pool;
   explicit pool(int device_ordinal) : handle{kind_of}, device(device_ordinal) {}
   const int device;
-  bool made = false;              // by cuMemPoolCreate
-  uint64_t threshold = 0;         // reserved bytes kept at synchronisation
+  bool made = false;       // by cuMemPoolCreate
+  uint64_t threshold = 0;  // reserved bytes kept at synchronisation
   uint64_t used = 0, used_high = 0, reserved = 0, reserved_high = 0;
-  uint64_t limit = 0;             // 0: none
+  uint64_t limit = 0;  // 0: none
   int reuse[3] = {1, 1, 1};
 };
 
 pool* default_pool(int device);
 pool* current_pool(int device);
 void set_current_pool(int device, pool* chosen);
-void release_pools(int device);   // what synchronisation gives back
+void release_pools(int device);  // what synchronisation gives back
 
 uint64_t allocated_bytes(int device);  // by cuMemAlloc
 uint64_t reserved_bytes(int device);   // by pools

@@ -11,8 +11,10 @@ namespace driver_double {
 
 const description* function::described() {
   const description* found = description_.load(std::memory_order_acquire);
-  if (found != nullptr) [[likely]] return found;
-  // Descriptions are never forgotten by those who hold them: a function lives as long as the process.
+  if (found != nullptr) [[likely]]
+    return found;
+  // Descriptions are never forgotten by those who hold them: a function lives as long as the
+  // process.
   description_ref now = find_description(in->code.digest, name);
   if (now == nullptr) return nullptr;
   auto* kept = new description_ref(std::move(now));
@@ -36,10 +38,11 @@ CUresult get_function(const char* call, module& of, const char* name, function**
   const description* described = made->described();
   if (described != nullptr && made->image_parameters >= 0 &&
       made->image_parameters != static_cast<int>(described->packed.size())) {
-    CUresult code = report(CUDA_ERROR_INVALID_VALUE,
-                           "[%s] kernel %s: the description packs %zu arguments (%u and scratch "
-                           "pointers), the image takes %d", call, name, described->packed.size(),
-                           described->parameters, made->image_parameters);
+    CUresult code =
+        report(CUDA_ERROR_INVALID_VALUE,
+               "[%s] kernel %s: the description packs %zu arguments (%u and scratch "
+               "pointers), the image takes %d",
+               call, name, described->packed.size(), described->parameters, made->image_parameters);
     delete made;
     return code;
   }

@@ -12,14 +12,15 @@ namespace driver_double {
 
 struct function : handle {
   static constexpr kind kind_of = kind::function;
-  function(module& owner, std::string symbol) : handle{kind_of}, in(&owner), name(std::move(symbol)) {}
+  function(module& owner, std::string symbol)
+      : handle{kind_of}, in(&owner), name(std::move(symbol)) {}
 
   // Looked up again as long as there is none.
   const description* described();
 
   module* const in;
   const std::string name;
-  int image_parameters = -1;           // the image's own count; -1: not known
+  int image_parameters = -1;  // the image's own count; -1: not known
   std::atomic<unsigned> dynamic_shared_limit{49152};
   int carveout = -1;
 
@@ -49,7 +50,8 @@ struct library : handle {
 
 CUresult get_function(const char* call, module& of, const char* name, function** out);
 
-// The function of a handle that a launch or a query names: a function or a kernel, of a live module.
+// The function of a handle that a launch or a query names: a function or a kernel, of a live
+// module.
 CUresult need_function(const char* call, function* handle);
 
 }  // namespace driver_double

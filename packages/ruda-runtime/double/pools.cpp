@@ -108,7 +108,8 @@ using namespace driver_double;
 
 DRIVER_API CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* wanted) {
   if (CUresult code = enter(); code != CUDA_SUCCESS) return code;
-  if (out == nullptr || wanted == nullptr || wanted->allocType != 1) return CUDA_ERROR_INVALID_VALUE;
+  if (out == nullptr || wanted == nullptr || wanted->allocType != 1)
+    return CUDA_ERROR_INVALID_VALUE;
   if (wanted->handleTypes != 0 || wanted->location.type != 1) return CUDA_ERROR_NOT_SUPPORTED;
   if (wanted->location.id < 0 || wanted->location.id >= settings::get().devices) {
     return CUDA_ERROR_INVALID_DEVICE;
@@ -156,7 +157,8 @@ DRIVER_API CUresult cuMemPoolGetAttribute(CUmemoryPool of, int attribute, void* 
   if (CUresult code = enter(); code != CUDA_SUCCESS) return code;
   if (!valid(of) || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(state().mutex);
-  const uint64_t large[] = {of->threshold, of->reserved, of->reserved_high, of->used, of->used_high};
+  const uint64_t large[] = {of->threshold, of->reserved, of->reserved_high, of->used,
+                            of->used_high};
   if (attribute >= 1 && attribute <= 3) {
     *static_cast<int*>(value) = of->reuse[attribute - 1];
   } else if (attribute >= 4 && attribute <= 8) {

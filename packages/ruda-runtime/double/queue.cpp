@@ -12,7 +12,11 @@ std::atomic<uint64_t> next_id{1};
 }
 
 stream::stream(context& owner, unsigned stream_flags, role which)
-    : handle{kind_of}, in(owner), flags(stream_flags), as(which), id(next_id++),
+    : handle{kind_of},
+      in(owner),
+      flags(stream_flags),
+      as(which),
+      id(next_id++),
       random_(settings::get().seed * 0x9e3779b97f4a7c15ull + id) {
   const char* kinds[] = {"stream", "default stream", "thread's stream"};
   std::snprintf(text, sizeof text, "%s %d", kinds[static_cast<int>(which)], static_cast<int>(id));

@@ -25,7 +25,7 @@ report_list& list() {
 
 struct named_counter {
   const char* name;
-  std::atomic<int64_t> counters::*value;
+  std::atomic<int64_t> counters::* value;
 };
 
 constexpr named_counter names[] = {

@@ -13,11 +13,11 @@ namespace driver_double {
 CUresult report(CUresult code, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
 struct counters {
-  std::atomic<int64_t> launches{0};      // kernel launches accepted, replays of graphs included
-  std::atomic<int64_t> interpreted{0};   // launches that the server has run
+  std::atomic<int64_t> launches{0};     // kernel launches accepted, replays of graphs included
+  std::atomic<int64_t> interpreted{0};  // launches that the server has run
   std::atomic<int64_t> copies{0};
   std::atomic<int64_t> sets{0};
-  std::atomic<int64_t> allocations{0};   // ever made, device memory
+  std::atomic<int64_t> allocations{0};  // ever made, device memory
   std::atomic<int64_t> frees{0};
   std::atomic<int64_t> graph_launches{0};
   std::atomic<int64_t> host_functions{0};
@@ -29,7 +29,7 @@ struct counters {
   std::atomic<int64_t> live_modules{0};  // libraries included
   std::atomic<int64_t> live_graphs{0};
   std::atomic<int64_t> live_graph_execs{0};
-  std::atomic<int64_t> live_pools{0};    // made by cuMemPoolCreate
+  std::atomic<int64_t> live_pools{0};  // made by cuMemPoolCreate
 
   static counters& get();
 };

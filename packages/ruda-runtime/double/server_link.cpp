@@ -66,7 +66,8 @@ bool server_link::send_launch(const kernel_operation& what, const description& o
   std::vector<char> message(sizeof head + changes.size() * sizeof(change) + what.values.size() * 8);
   char* at = message.data();
   std::memcpy(at, &head, sizeof head);
-  if (!changes.empty()) std::memcpy(at + sizeof head, changes.data(), changes.size() * sizeof(change));
+  if (!changes.empty())
+    std::memcpy(at + sizeof head, changes.data(), changes.size() * sizeof(change));
   std::memcpy(at + sizeof head + changes.size() * sizeof(change), what.values.data(),
               what.values.size() * 8);
   return process_.send(message.data(), message.size());
@@ -75,10 +76,11 @@ bool server_link::send_launch(const kernel_operation& what, const description& o
 CUresult server_link::lost(const kernel_operation& what) {
   failed_ = true;
   if (stopping_) return CUDA_ERROR_DEINITIALIZED;
-  return report(CUDA_ERROR_LAUNCH_FAILED,
-                "[cuLaunchKernel] kernel %s: the interpreting server is gone: %s; its own messages are "
-                "on stderr. Nothing can be launched in this process any more",
-                what.what->name.c_str(), process_.ending().c_str());
+  return report(
+      CUDA_ERROR_LAUNCH_FAILED,
+      "[cuLaunchKernel] kernel %s: the interpreting server is gone: %s; its own messages are "
+      "on stderr. Nothing can be launched in this process any more",
+      what.what->name.c_str(), process_.ending().c_str());
 }
 
 CUresult server_link::launch(const kernel_operation& what, const stream& on) {
@@ -94,7 +96,8 @@ CUresult server_link::launch(const kernel_operation& what, const stream& on) {
     if (!process_.start(&error)) {
       failed_ = true;
       return report(CUDA_ERROR_LAUNCH_FAILED,
-                    "[cuLaunchKernel] the interpreting server cannot be started: %s", error.c_str());
+                    "[cuLaunchKernel] the interpreting server cannot be started: %s",
+                    error.c_str());
     }
     started_ = true;
   }

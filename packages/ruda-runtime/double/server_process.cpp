@@ -22,7 +22,7 @@ namespace driver_double {
 namespace {
 
 // What the server must not inherit: it interprets, on the host target.
-constexpr const char* dropped[] = {"TRITON_INTERPRET=", "RUDA_TARGET=",     "RUDA_CUDA_DRIVER=",
+constexpr const char* dropped[] = {"TRITON_INTERPRET=", "RUDA_TARGET=",      "RUDA_CUDA_DRIVER=",
                                    "RUDA_ASYNC=",       "RUDA_TORCH_ASYNC=", "RUDA_POISON="};
 
 std::vector<std::string> environment() {

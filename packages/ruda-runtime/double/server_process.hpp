@@ -29,7 +29,7 @@ class server_process {
   std::mutex mutex_;
   std::condition_variable changed_;
   int socket_ = -1;
-  int child_ = 0;          // 0: not started yet, -1: not startable
+  int child_ = 0;  // 0: not started yet, -1: not startable
   int start_error_ = 0;
   int status_ = 0;
   bool ended_ = false;

@@ -65,7 +65,8 @@ DRIVER_API CUresult cuMemsetD16_v2(CUdeviceptr to, unsigned short value, size_t 
 DRIVER_API CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t count) {
   return set("cuMemsetD32", to, value, 4, count, 1, 0, nullptr, true);
 }
-DRIVER_API CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream on) {
+DRIVER_API CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count,
+                                    CUstream on) {
   return set("cuMemsetD8Async", to, value, 1, count, 1, 0, on, false);
 }
 DRIVER_API CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count,

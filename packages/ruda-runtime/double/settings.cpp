@@ -20,8 +20,7 @@ void read(settings& to, const char* name, uint64_t low, uint64_t high, uint64_t&
   errno = 0;
   uint64_t number = std::strtoull(text, &end, 0);
   if (errno != 0 || *end != 0 || *text == '-' || number < low || number > high) {
-    std::string wanted =
-        "a number from " + std::to_string(low) + " to " + std::to_string(high);
+    std::string wanted = "a number from " + std::to_string(low) + " to " + std::to_string(high);
     refuse(to, name, text, wanted.c_str());
     return;
   }

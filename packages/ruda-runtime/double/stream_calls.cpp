@@ -15,7 +15,8 @@ DRIVER_API CUresult cuStreamGetFlags(CUstream handle, unsigned* flags) {
 
 DRIVER_API CUresult cuStreamGetPriority(CUstream handle, int* priority) {
   stream* on = nullptr;
-  if (CUresult code = resolve("cuStreamGetPriority", handle, &on); code != CUDA_SUCCESS) return code;
+  if (CUresult code = resolve("cuStreamGetPriority", handle, &on); code != CUDA_SUCCESS)
+    return code;
   *priority = on->priority;
   return CUDA_SUCCESS;
 }
@@ -58,7 +59,8 @@ DRIVER_API CUresult cuStreamAddCallback(CUstream handle,
                                         void (*function)(CUstream, CUresult, void*), void* data,
                                         unsigned flags) {
   stream* on = nullptr;
-  if (CUresult code = resolve("cuStreamAddCallback", handle, &on); code != CUDA_SUCCESS) return code;
+  if (CUresult code = resolve("cuStreamAddCallback", handle, &on); code != CUDA_SUCCESS)
+    return code;
   if (CUresult code = refuse_capture("cuStreamAddCallback", *on); code != CUDA_SUCCESS) return code;
   if (function == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   return submit("cuStreamAddCallback", *on,

@@ -57,9 +57,8 @@ CUresult resolve(const char* call, CUstream handle, stream** out) {
   } else if (value <= 1) {
     *out = current->legacy;
   } else if (!valid(handle)) [[unlikely]] {
-    return report(CUDA_ERROR_INVALID_HANDLE,
-                  "[%s] %p is no stream, or a stream that was destroyed", call,
-                  static_cast<void*>(handle));
+    return report(CUDA_ERROR_INVALID_HANDLE, "[%s] %p is no stream, or a stream that was destroyed",
+                  call, static_cast<void*>(handle));
   } else if (&handle->in != current) [[unlikely]] {
     return report(CUDA_ERROR_INVALID_CONTEXT,
                   "[%s] %s belongs to another context than the current one", call, handle->name());
@@ -177,7 +176,8 @@ DRIVER_API CUresult cuStreamQuery(CUstream handle) {
 
 DRIVER_API CUresult cuStreamSynchronize(CUstream handle) {
   stream* on = nullptr;
-  if (CUresult code = resolve("cuStreamSynchronize", handle, &on); code != CUDA_SUCCESS) return code;
+  if (CUresult code = resolve("cuStreamSynchronize", handle, &on); code != CUDA_SUCCESS)
+    return code;
   if (CUresult code = refuse_capture("cuStreamSynchronize", *on); code != CUDA_SUCCESS) return code;
   return synchronize(*on);
 }

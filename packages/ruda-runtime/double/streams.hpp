@@ -14,8 +14,18 @@ namespace driver_double {
 
 // One piece of device work. Shared, because an executable graph runs the same ones many times.
 struct operation {
-  enum class type { kernel = 0, copy = 1, set = 2, host = 3, graph = 4, empty = 5, wait = 6,
-                    record = 7, allocate = 10, free = 11 };
+  enum class type {
+    kernel = 0,
+    copy = 1,
+    set = 2,
+    host = 3,
+    graph = 4,
+    empty = 5,
+    wait = 6,
+    record = 7,
+    allocate = 10,
+    free = 11
+  };
   explicit operation(type kind_of_work) : kind(kind_of_work) {}
   virtual ~operation() = default;
   // In the stream's worker. A failure has been reported; it surfaces at the next synchronisation.
@@ -54,10 +64,10 @@ struct stream : handle {
   uint64_t completed() const { return completed_.load(std::memory_order_acquire); }
   bool idle() const { return completed() == submitted(); }
   void wait(uint64_t number);
-  void finish();                // the worker ends when the queue is empty
+  void finish();  // the worker ends when the queue is empty
 
-  void fail(CUresult code);     // keeps the first one
-  CUresult take_failure();      // hands it over, once
+  void fail(CUresult code);  // keeps the first one
+  CUresult take_failure();   // hands it over, once
 
   capture* capturing = nullptr;
 

@@ -1,5 +1,5 @@
-// The cost of a recorded launch with ten arguments among a thousand allocations: the best of several
-// rounds, in nanoseconds.
+// The cost of a recorded launch with ten arguments among a thousand allocations: the best of
+// several rounds, in nanoseconds.
 
 #include <dlfcn.h>
 
@@ -33,15 +33,16 @@ const char image[] =
 // The digest is that of the text above: without it the kernel would have no parameters to ask for.
 std::string description(const std::string& digest) {
   std::string parameters;
-  for (const char* each : {"*fp32 a", "*fp32 b", "*bf16 c", "*fp32 d", "i32 e", "i32 f", "i64 g",
-                           "fp32 h"}) {
+  for (const char* each :
+       {"*fp32 a", "*fp32 b", "*bf16 c", "*fp32 d", "i32 e", "i32 f", "i64 g", "fp32 h"}) {
     std::string text = each;
     size_t space = text.find(' ');
     parameters += std::string(parameters.empty() ? "" : ", ") + "{\"name\": \"" +
                   text.substr(space + 1) + "\", \"type\": \"" + text.substr(0, space) + "\"}";
   }
-  return "{\"image\": \"" + digest + "\", \"entry\": \"k\", \"function\": \"m:k\", \"parameters\": [" +
-         parameters + "], \"divisible_by_16\": [\"a\", \"b\", \"c\", \"d\"], \"scratch_pointers\": 2}";
+  return "{\"image\": \"" + digest +
+         "\", \"entry\": \"k\", \"function\": \"m:k\", \"parameters\": [" + parameters +
+         "], \"divisible_by_16\": [\"a\", \"b\", \"c\", \"d\"], \"scratch_pointers\": 2}";
 }
 
 }  // namespace
@@ -57,8 +58,8 @@ int main(int, char** arguments) {
   call("cuDevicePrimaryCtxRetain", &context, 0);
   call("cuCtxSetCurrent", context);
   call("cuStreamCreate", &stream, 1u);
-  call("ruda_double_describe", description(
-      "aaf72723734423e163031ec9145cc0cbac37f37dd61ef9256ba4d1a90f0ed884").c_str());
+  call("ruda_double_describe",
+       description("aaf72723734423e163031ec9145cc0cbac37f37dd61ef9256ba4d1a90f0ed884").c_str());
   call("cuModuleLoadData", &module, static_cast<const void*>(image));
   call("cuModuleGetFunction", &kernel, module, "k");
   size_t offset = 0, size = 0;
@@ -70,8 +71,8 @@ int main(int, char** arguments) {
   float epsilon = 1e-5f;
   void* values[] = {&blocks[10], &blocks[300], &blocks[600], &blocks[999], &rows,
                     &columns,    &stride,      &epsilon,     &none,        &none};
-  using launch = int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                         void*, void**, void**);
+  using launch = int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                         unsigned, void*, void**, void**);
   auto launch_kernel = reinterpret_cast<launch>(dlsym(library, "cuLaunchKernel"));
   double best = 1e9;
   for (int round = 0; round < 20; ++round) {

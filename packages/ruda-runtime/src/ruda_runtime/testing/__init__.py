@@ -30,6 +30,7 @@ from ruda_runtime.testing.double import (
     load_driver_double,
     reports,
     use_driver_double,
+    wait,
 )
 
 __all__ = [
@@ -41,4 +42,5 @@ __all__ = [
     "load_driver_double",
     "reports",
     "use_driver_double",
+    "wait",
 ]

@@ -115,6 +115,7 @@ def load_driver_double() -> ctypes.CDLL:
     library.ruda_double_report.argtypes = (ctypes.c_int64,)
     library.ruda_double_report_count.restype = ctypes.c_int64
     library.ruda_double_clear_reports.restype = None
+    library.ruda_double_wait.restype = None
     library.ruda_double_counter.restype = ctypes.c_int64
     library.ruda_double_counter.argtypes = (ctypes.c_char_p,)
     library.ruda_double_counter_name.restype = ctypes.c_char_p
@@ -188,6 +189,11 @@ def reports() -> list[str]:
     while (text := library.ruda_double_report(len(found))) is not None:
         found.append(text.decode(errors="replace"))
     return found
+
+
+def wait() -> None:
+    """Return when all submitted work is done; streams keep their errors."""
+    _library().ruda_double_wait()
 
 
 def clear_reports() -> None:
