@@ -129,6 +129,18 @@ def test_a_package_that_is_not_there_is_no_finding(
     assert "ruda-finetune  -       not installed" in doctor.as_text(report)
 
 
+def test_on_the_drivers_double(installation: Installation) -> None:
+    report = installation.collect(RUDA_CUDA_DRIVER="double", RUDA_TARGET="cuda")
+    check_layout(report, LAYOUT)
+    assert report["findings"] == []
+    assert report["target"]["chosen"] == "cuda"
+    (device,), (gpu,) = report["target"]["devices"], report["driver"]["gpus"]
+    assert device["name"] == gpu["name"] and "double" in gpu["name"]
+    assert list(device["compute_capability"]) == gpu["compute_capability"] == [9, 0]
+    assert device["driver_version"] == report["driver"]["version"]
+    assert "GPU 0: RUDA driver double" in doctor.as_text(report)
+
+
 def test_caches(installation: Installation) -> None:
     report = installation.collect()
     assert report["caches"] == {
