@@ -167,8 +167,8 @@ def _compile(
         return nvrtc_compiler.compile_kernel(kernel.name, cuda, wanted, architecture, options)
     if options.compiler == "nvrtc":
         raise UnsupportedError(
-            f"[{kernel.name}] RUDA_CUDA_COMPILER=nvrtc compiles CUDA C++, and this kernel is written "
-            "in Triton only: unset the variable"
+            f"[{kernel.name}] RUDA_CUDA_COMPILER=nvrtc compiles CUDA C++, and this kernel is "
+            "written in Triton only: unset the variable"
         )
     reads_ptx = options.image_kind == "ptx" and driver is not None
     driver_ptx = settings.driver_ptx_version(driver) if driver and reads_ptx else None
