@@ -188,6 +188,9 @@ def test_the_commands(installation: Installation, command: list[str]) -> None:
 def test_help_names_the_command(installation: Installation) -> None:
     done = installation.run("-m", "_ruda_command", "--help")
     assert done.returncode == 0 and "doctor" in done.stdout
+    assert done.stdout.startswith("Usage: ruda ")
+    done = installation.run("-m", "_ruda_command", "--version")
+    assert done.stdout == f"ruda-runtime {rr.__version__}\n"
 
 
 def test_without_typer(installation: Installation) -> None:

@@ -18,7 +18,7 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(1)
-    app()
+    app(prog_name="ruda")
 
 
 __all__ = ["main"]

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from ruda_runtime import doctor as doctor_report
+from ruda_runtime._version import __version__
 
 app = typer.Typer(
     help="Tools of the RUDA runtime.",
@@ -20,8 +21,18 @@ app = typer.Typer(
 )
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ruda-runtime {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _main() -> None:
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
     pass
 
 
@@ -29,10 +40,11 @@ def _main() -> None:
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
-    """Report on the installation; exits with 1 when something does not fit.
+    """Report on the installation and what does not fit.
 
     Packages and versions, the ABI table, the target and why, GPU and driver, compilers, caches and
-    bundle, torch's build, the CPU and the settings: what a bug report needs.
+    bundle, torch's build, the CPU and the settings: what a bug report needs. Exits with 1 when
+    there are findings.
     """
     report = doctor_report.collect()
     typer.echo(json.dumps(report, indent=2) if as_json else doctor_report.as_text(report))
