@@ -1,7 +1,8 @@
 """What streams and events promise, as functions that run on every target in both ways of dispatch.
 
 `python stream_cases.py PROBE` runs every case in this process, whose RUDA_TARGET and RUDA_ASYNC say
-where and which way, and prints a JSON object: name of the case -> "" or what went wrong. `test_dispatch.py` reads it.
+where and which way, and prints a JSON object: name of the case -> "" or what went wrong.
+`test_dispatch.py` reads it.
 """
 
 from __future__ import annotations

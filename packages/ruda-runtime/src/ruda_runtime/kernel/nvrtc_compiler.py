@@ -60,14 +60,14 @@ def compile_kernel(
         scratch_pointers=0,
         scratch_bytes=0,
         profile_bytes=0,
-        compiler=version(),
+        compiler=version(kernel),
     )
 
 
-def version() -> str:
-    """``"nvrtc 13.0"``."""
-    nvrtc = _nvrtc("nvrtc")
-    major, minor = _call("nvrtc", nvrtc, "nvrtcVersion", many=True)
+def version(kernel: str) -> str:
+    """``"nvrtc 13.0"``; ``kernel`` is who asks, for errors."""
+    nvrtc = _nvrtc(kernel)
+    major, minor = _call(kernel, nvrtc, "nvrtcVersion", many=True)
     return f"nvrtc {major}.{minor}"
 
 
@@ -89,8 +89,8 @@ def _call(kernel: str, nvrtc: Any, name: str, *arguments: Any, many: bool = Fals
         status, *values = getattr(nvrtc, name)(*arguments)
     except RuntimeError as error:  # the library itself is missing
         raise UnsupportedError(
-            f"[{kernel}] the NVRTC library cannot be loaded ({error}): python -m pip install "
-            "nvidia-cuda-nvrtc"
+            f"[{kernel}] the NVRTC library cannot be loaded ({str(error).strip()}): python -m pip "
+            "install nvidia-cuda-nvrtc"
         ) from error
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise RudaRuntimeError(f"[{kernel}] {name} failed: {status.name}")

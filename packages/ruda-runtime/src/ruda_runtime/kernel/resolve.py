@@ -145,11 +145,15 @@ def cache_key(
     """Everything that the machine code depends on, as text."""
     cuda = kernel.cuda_source_for(options)
     reads_ptx = options.image_kind == "ptx" and driver is not None
+    if cuda is not None:
+        compiler = nvrtc_compiler.version(kernel.name)
+    else:
+        compiler = triton_compiler.version() or ""
     return json.dumps({
         "source": kernel.source_hash(options),
         "specialisation": wanted,
         "architecture": architecture,
-        "compiler": nvrtc_compiler.version() if cuda is not None else triton_compiler.version(),
+        "compiler": compiler,
         "image": options.image_kind,
         "ptx": options.ptx_version,
         "driver_ptx": settings.driver_ptx_version(driver) if driver and reads_ptx else None,

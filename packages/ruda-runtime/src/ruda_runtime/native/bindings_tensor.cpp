@@ -169,7 +169,7 @@ void bind_exchange(py::class_<tensor, tensor_ptr>& type) {
           "Shares the memory unless copy=True; what cannot be shared (read-only or misaligned\n"
           "memory, negative strides) is copied, or refused with RudaValueError by copy=False.")
       .def(
-          "numpy", [](const py::object& self) { return to_numpy(self); },
+          "numpy", [](const py::object& self) { return translated([&] { return to_numpy(self); }); },
           "A writable NumPy array over the same memory, on a GPU a copy of the elements; waits for work\n"
           "on the tensor. bfloat16 has the dtype ml_dtypes.bfloat16.")
       .def(
@@ -178,7 +178,7 @@ void bind_exchange(py::class_<tensor, tensor_ptr>& type) {
             const bool never = !copy.is_none() && !copy.cast<bool>();
             if (never && cuda::chosen())
               throw py::value_error("[Tensor] __array__: the elements are on the GPU, NumPy needs a copy");
-            const py::object array = to_numpy(self);
+            const py::object array = translated([&] { return to_numpy(self); });
             const bool converts =
                 !dtype.is_none() &&
                 array.attr("dtype").attr("__ne__")(py::dtype::from_args(dtype)).cast<bool>();
@@ -189,7 +189,14 @@ void bind_exchange(py::class_<tensor, tensor_ptr>& type) {
             return array;
           },
           py::arg("dtype") = py::none(), py::arg("copy") = py::none())
-      .def("__dlpack__", &to_dlpack, py::kw_only(), py::arg("stream") = py::none(),
+      .def(
+          "__dlpack__",
+          [](const tensor_ptr& self, const py::object& stream, const py::object& max_version,
+             const py::object& dl_device, const py::object& copy) {
+            return translated(
+                [&] { return to_dlpack(self, stream, max_version, dl_device, copy); });
+          },
+          py::kw_only(), py::arg("stream") = py::none(),
            py::arg("max_version") = py::none(), py::arg("dl_device") = py::none(),
            py::arg("copy") = py::none(),
            "A DLPack capsule over the same memory (a fresh copy with copy=True).")

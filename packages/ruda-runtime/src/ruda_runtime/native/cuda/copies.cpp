@@ -36,7 +36,7 @@ int32_t upload_staged(void* to, const void* from, size_t bytes, CUstream stream,
   std::memcpy(staging, from, bytes);
   const CUresult code = api().cuMemcpyHtoDAsync(address_of(to), staging, bytes, stream);
   int32_t status = code == success ? note_pinned_use(staging, id, error)
-                                   : fail_call(api(), "copy", "cuMemcpyHtoDAsync", code, error);
+                                   : fail_work("copy", "cuMemcpyHtoDAsync", code, id, error);
   release_pinned(staging);
   return status;
 }
@@ -66,13 +66,15 @@ int32_t upload(void* to, const void* from, size_t bytes, int32_t id, ruda_error*
   CUstream stream = nullptr;
   RUDA_TRY(stream_for(id, &stream, error));
   if (is_pinned(from, bytes)) {
-    RUDA_CUDA("copy", error, cuMemcpyHtoDAsync, address_of(to), from, bytes, stream);
+    if (const CUresult code = api().cuMemcpyHtoDAsync(address_of(to), from, bytes, stream); code != success)
+      return fail_work("copy", "cuMemcpyHtoDAsync", code, id, error);
     RUDA_TRY(note_pinned_use(from, id, error));
     return settle(id, error);
   }
   if (bytes <= largest_staged && asynchronous() != 0)
     return upload_staged(to, from, bytes, stream, id, error);
-  RUDA_CUDA("copy", error, cuMemcpyHtoDAsync, address_of(to), from, bytes, stream);
+  if (const CUresult code = api().cuMemcpyHtoDAsync(address_of(to), from, bytes, stream); code != success)
+      return fail_work("copy", "cuMemcpyHtoDAsync", code, id, error);
   return synchronize(id, error);
 }
 
@@ -80,7 +82,8 @@ int32_t download(void* to, const void* from, size_t bytes, int32_t id, ruda_erro
   if (bytes == 0) return RUDA_OK;
   CUstream stream = nullptr;
   RUDA_TRY(stream_for(id, &stream, error));
-  RUDA_CUDA("copy", error, cuMemcpyDtoHAsync, to, address_of(from), bytes, stream);
+  if (const CUresult code = api().cuMemcpyDtoHAsync(to, address_of(from), bytes, stream); code != success)
+      return fail_work("copy", "cuMemcpyDtoHAsync", code, id, error);
   if (is_pinned(to, bytes)) {
     RUDA_TRY(note_pinned_use(to, id, error));
     return settle(id, error);
@@ -93,7 +96,8 @@ int32_t copy_on_device(void* to, const void* from, size_t bytes, int32_t id,
   if (bytes == 0) return RUDA_OK;
   CUstream stream = nullptr;
   RUDA_TRY(stream_for(id, &stream, error));
-  RUDA_CUDA("copy", error, cuMemcpyDtoDAsync, address_of(to), address_of(from), bytes, stream);
+  if (const CUresult code = api().cuMemcpyDtoDAsync(address_of(to), address_of(from), bytes, stream); code != success)
+      return fail_work("copy", "cuMemcpyDtoDAsync", code, id, error);
   return settle(id, error);
 }
 
@@ -101,7 +105,8 @@ int32_t fill(void* to, uint8_t value, size_t bytes, int32_t id, ruda_error* erro
   if (bytes == 0) return RUDA_OK;
   CUstream stream = nullptr;
   RUDA_TRY(stream_for(id, &stream, error));
-  RUDA_CUDA("fill", error, cuMemsetD8Async, address_of(to), value, bytes, stream);
+  if (const CUresult code = api().cuMemsetD8Async(address_of(to), value, bytes, stream); code != success)
+      return fail_work("fill", "cuMemsetD8Async", code, id, error);
   return settle(id, error);
 }
 
@@ -139,7 +144,8 @@ int32_t gather(void* to, const void* from, const std::vector<int64_t>& sizes,
     for (;;) {
       plane.source_device = source;
       plane.target_device = target;
-      RUDA_CUDA("copy", error, cuMemcpy2DAsync, &plane, stream);
+      if (const CUresult code = api().cuMemcpy2DAsync(&plane, stream); code != success)
+      return fail_work("copy", "cuMemcpy2DAsync", code, id, error);
       target += plane.width_bytes * plane.height;
       size_t dim = extent.size();
       for (; dim > 0; --dim) {

@@ -85,7 +85,7 @@ const char* advice(CUresult code) {
              "update, or take the compat library out of LD_LIBRARY_PATH";
     default: break;
   }
-  if (code >= error_illegal_address && code < 800)
+  if (context_is_lost(code))
     return "the GPU's context is lost: end this process; RUDA_ASYNC=0 names the kernel, and "
            "compute-sanitizer the access";
   return "the text of the error is the driver's; if the call seems right, report it";

@@ -89,5 +89,10 @@ std::string version_text(int version);
 std::string call_text(const driver& table, const char* call, CUresult code);
 // What a user can do about it, a sentence.
 const char* advice(CUresult code);
+// Whether the error is that of earlier work: the driver then gives it for every call.
+constexpr bool context_is_lost(CUresult code) {
+  return code >= error_illegal_address && code < error_first_of_permissions &&
+         code != error_launch_out_of_resources;
+}
 
 }  // namespace ruda::native::cuda

@@ -34,13 +34,16 @@ uint64_t packed(const parameter& wanted, const ruda_argument& given) noexcept {
 }
 
 [[gnu::cold]] int32_t fail_launch(const ruda_plan& plan, const uint32_t grid[3], const char* call,
-                                  CUresult code, ruda_error* error) {
+                                  CUresult code, int32_t id, ruda_error* error) {
+  const bool earlier = context_is_lost(code) && std::strcmp(call, "cuStreamSynchronize") != 0;
   const int32_t status = code == error_out_of_memory ? RUDA_ERROR_MEMORY : RUDA_ERROR_RUNTIME;
   return fail(error, status,
               "[%s] failed on cuda:0 (%s), grid (%u, %u, %u), %u threads and %u bytes of shared memory "
-              "a block: %s; %s",
+              "a block: %s%s%s; %s",
               plan.kernel->name.c_str(), device().name.c_str(), grid[0], grid[1], grid[2],
-              plan.threads, plan.shared_bytes, call_text(api(), call, code).c_str(), advice(code));
+              plan.threads, plan.shared_bytes, call_text(api(), call, code).c_str(),
+              earlier ? "; it is the error of earlier work: " : "",
+              earlier ? last_launch_text(id).c_str() : "", advice(code));
 }
 
 // Memory of one launch, given back in the stream's order behind it.
@@ -81,11 +84,11 @@ int32_t submit_checked(const ruda_plan& plan, const ruda_argument* arguments,
                                  plan.shared_bytes, stream, pointers, nullptr);
   if (code != success)
     return fail_launch(plan, grid, plan.cooperative ? "cuLaunchCooperativeKernel" : "cuLaunchKernel",
-                       code, error);
+                       code, id, error);
   note_launch(id, plan.kernel->name.c_str(), grid);
   if (asynchronous() != 0) return RUDA_OK;
   const CUresult done = api().cuStreamSynchronize(stream);
-  return done == success ? RUDA_OK : fail_launch(plan, grid, "cuStreamSynchronize", done, error);
+  return done == success ? RUDA_OK : fail_launch(plan, grid, "cuStreamSynchronize", done, id, error);
 }
 
 }  // namespace

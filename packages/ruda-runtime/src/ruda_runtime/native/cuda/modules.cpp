@@ -15,7 +15,7 @@ constexpr unsigned shared_without_asking = 48 << 10;
 
 struct module_table {
   std::mutex mutex;
-  std::unordered_map<std::string, CUmodule> loaded;  // by hash
+  std::unordered_map<std::string, CUmodule> loaded;  // by the image's hash
 };
 
 module_table& the_modules() {
@@ -57,7 +57,10 @@ int32_t load_function(const image& source, const char* kernel, CUfunction* funct
     module_table& table = the_modules();
     const std::lock_guard lock(table.mutex);
     CUmodule module = nullptr;
-    if (const auto found = table.loaded.find(source.hash); found != table.loaded.end())
+    // Kernels that were promised different things may have one machine code, and one description each.
+    const std::string key =
+        api().describe == nullptr ? source.hash : source.hash + source.description;
+    if (const auto found = table.loaded.find(key); found != table.loaded.end())
       module = found->second;
     if (api().describe != nullptr && !source.description.empty())
       RUDA_CHECK(api().describe(source.description.c_str()) == 0, error, RUDA_ERROR_RUNTIME,
@@ -65,7 +68,7 @@ int32_t load_function(const image& source, const char* kernel, CUfunction* funct
                  source.description.c_str());
     if (module == nullptr) {
       RUDA_TRY(load(source, kernel, &module, error));
-      table.loaded.emplace(source.hash, module);
+      table.loaded.emplace(key, module);
     }
     RUDA_CUDA(kernel, error, cuModuleGetFunction, function, module, source.entry.c_str());
     if (source.shared_bytes > shared_without_asking)
@@ -84,7 +87,7 @@ int64_t loaded_modules() noexcept {
 void unload_modules() noexcept {
   module_table& table = the_modules();
   const std::lock_guard lock(table.mutex);
-  for (const auto& [hash, module] : table.loaded) api().cuModuleUnload(module);
+  for (const auto& [key, module] : table.loaded) api().cuModuleUnload(module);
   table.loaded.clear();
 }
 

@@ -30,15 +30,6 @@ CUstream existing(int32_t id) noexcept {
              : nullptr;
 }
 
-// An error that the driver reports when the work is waited for.
-int32_t fail_waiting(const char* operation, const char* call, CUresult code, int32_t id,
-                     ruda_error* error) {
-  const int32_t status = code == error_out_of_memory ? RUDA_ERROR_MEMORY : RUDA_ERROR_RUNTIME;
-  return fail(error, status, "[%s] work on cuda:0 (%s) failed; %s; %s; %s", operation,
-              device().name.c_str(), last_launch_text(id).c_str(),
-              call_text(api(), call, code).c_str(), advice(code));
-}
-
 // An event without timing, for one wait.
 template <class Use>
 int32_t with_event(int32_t id, const char* operation, ruda_error* error, Use&& use) {
@@ -61,6 +52,14 @@ int32_t wait_on(CUstream stream, CUevent event, const char* operation, ruda_erro
 }
 
 }  // namespace
+
+int32_t fail_work(const char* operation, const char* call, CUresult code, int32_t id,
+                  ruda_error* error) {
+  if (!context_is_lost(code)) return fail_call(api(), operation, call, code, error);
+  return fail(error, RUDA_ERROR_RUNTIME, "[%s] work on cuda:0 (%s) failed; %s; %s; %s", operation,
+              device().name.c_str(), last_launch_text(id).c_str(),
+              call_text(api(), call, code).c_str(), advice(code));
+}
 
 CUstream driver_stream(int32_t id, const char* operation, ruda_error* error) noexcept {
   if (enter(operation, error) != RUDA_OK) return nullptr;
@@ -90,7 +89,7 @@ int32_t synchronize(int32_t id, ruda_error* error) noexcept {
     if (stream == nullptr) return RUDA_OK;
     const CUresult code = api().cuStreamSynchronize(stream);
     return code == success ? RUDA_OK
-                           : fail_waiting("synchronize", "cuStreamSynchronize", code, id, error);
+                           : fail_work("synchronize", "cuStreamSynchronize", code, id, error);
   }
   int32_t status = RUDA_OK;
   for (size_t each = 0; each < capacity; ++each) {
@@ -159,7 +158,7 @@ int32_t synchronize_event(CUevent event, int32_t id, ruda_error* error) noexcept
   RUDA_TRY(enter("synchronize", error));
   const CUresult code = api().cuEventSynchronize(event);
   return code == success ? RUDA_OK
-                         : fail_waiting("synchronize", "cuEventSynchronize", code, id, error);
+                         : fail_work("synchronize", "cuEventSynchronize", code, id, error);
 }
 
 int32_t elapsed_time(CUevent begin, CUevent end, double* milliseconds, ruda_error* error) noexcept {

@@ -27,6 +27,10 @@ void note_launch(int32_t id, const char* kernel, const uint32_t grid[3]) noexcep
 // Text for an error found after the fact: "the last kernel launched on stream 0 was [x], grid (1, 1, 1)".
 std::string last_launch_text(int32_t id);
 
+// Fills `error` for a call on a stream that failed: by itself, or because earlier work had failed.
+[[gnu::cold]] int32_t fail_work(const char* operation, const char* call, CUresult code, int32_t id,
+                                ruda_error* error);
+
 // Events: the part of an event that the driver knows. Null until the first record.
 int32_t record_event(CUevent* event, bool timing, int32_t id, ruda_error* error) noexcept;
 int32_t wait_event(int32_t id, CUevent event, ruda_error* error) noexcept;

@@ -31,6 +31,7 @@ constexpr CUresult error_not_ready = 600;
 constexpr CUresult error_illegal_address = 700;
 constexpr CUresult error_launch_out_of_resources = 701;
 constexpr CUresult error_launch_failed = 719;
+constexpr CUresult error_first_of_permissions = 800;
 constexpr CUresult error_system_driver_mismatch = 803;
 constexpr CUresult error_compat_not_supported = 804;
 
