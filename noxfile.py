@@ -174,6 +174,28 @@ def integration(session: nox.Session) -> None:
 
 
 @nox.session
+def bundle(session: nox.Session) -> None:
+    """All device kernels for all architectures, without a GPU: runs/bundle.
+
+    Arguments go to `ruda bundle build`, for example `-- --sample --arch sm_90`: one specialisation
+    a kernel.
+    """
+    wheels = build_wheels(session)
+    session.install(
+        *[f"{wheel}[cli,compile]" if "ruda_runtime" in wheel.name else str(wheel)
+          for wheel in wheels[:3]],
+        env=find_links(),
+    )  # fmt: skip
+    install_wheels(session, wheels[:3])
+    output = ROOT / "runs" / "bundle"
+    session.run(
+        "ruda", "bundle", "build", "--output", str(output), "--jobs", str(os.cpu_count() or 1),
+        *session.posargs, env={"RUDA_TARGET": "host"},
+    )  # fmt: skip
+    session.run("ruda", "bundle", "verify", str(output), env={"RUDA_TARGET": "host"})
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """ruff, mypy on the public code and the layering of the packages (5 minutes at most)."""
     session.install("ruff==0.17.6", "mypy==2.4.1", "import-linter==2.17", "numpy", "ml_dtypes")

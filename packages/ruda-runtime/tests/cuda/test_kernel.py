@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -198,6 +199,31 @@ def test_the_host_function_takes_the_same_call(kernel_passes: Passes) -> None:
         RUDA_TARGET="host",
         RUDA_CUDA_DRIVER="",
     )
+
+
+def test_the_example_of_the_readme(cache: Path, tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    readme = Path(__file__).resolve().parents[2] / "README.md"
+    _, code = re.findall(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.DOTALL)
+    package = tmp_path / "my_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "kernels.py").write_text(
+        "import triton\nimport triton.language as tl\n@triton.jit\n"
+        "def scale(x, out, count, factor, BLOCK: tl.constexpr):\n"
+        "    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n"
+        "    value = tl.load(x + at, mask=at < count, other=0.0).to(tl.float32) * factor\n"
+        "    tl.store(out + at, value.to(out.dtype.element_ty), mask=at < count)\n"
+    )
+    start = (
+        "scale_on_the_host = None\nblocks, count = 2, 1500\n"
+        "x = rr.Tensor.from_numpy(np.arange(1500, dtype=np.float32)); out = rr.empty(1500)\n"
+    )
+    end = (
+        "\nassert (out.numpy() == np.arange(1500) / 2).all() and compile_counts()['compiled'] == 1"
+    )
+    done = run_script(cache, start + code + end, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
 
 
 def test_definitions_are_checked(kernel_passes: Passes) -> None:
