@@ -202,6 +202,8 @@ def _patch_language() -> None:
     stand_in: dict[str, Any] = {"tl": tl, "core": tl.core}
     exec("def everything(): pass", stand_in)
     interpreter._patch_lang(stand_in["everything"])
+    # Triton 3.6 converts arrays of one element, which newer versions of NumPy refuse.
+    tl.core.tensor.__index__ = lambda self: int(self.handle.data.item())
 
     class Nothing:
         def restore(self) -> None:
