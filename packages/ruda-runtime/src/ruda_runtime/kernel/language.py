@@ -10,10 +10,11 @@ import triton.language as tl
 from triton import knobs
 
 INTERPRETED = tl.constexpr(bool(knobs.runtime.interpret))
+IEEE = tl.constexpr("ieee")  # Triton 3.6 does not make constants of texts among the defaults
 
 
 @triton.jit
-def dot(a, b, acc=None, input_precision: tl.constexpr = "ieee"):
+def dot(a, b, acc=None, input_precision: tl.constexpr = IEEE):
     """The matrix product of two blocks in float32: ``a @ b``, or ``acc + a @ b``.
 
     Triton's interpreter multiplies bfloat16 as bit patterns, so that interpreted floating operands
