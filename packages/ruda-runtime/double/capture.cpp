@@ -119,8 +119,14 @@ void abandon_capture(stream& destroyed) {
   capture& broken = *destroyed.capturing;
   invalidate(broken, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "cuStreamDestroy",
              "a capturing stream was destroyed");
-  if (&broken.origin == &destroyed) end_capture(broken);
-  broken.ends.erase(&destroyed);
+  if (&broken.origin != &destroyed) {
+    broken.ends.erase(&destroyed);
+    return;
+  }
+  end_capture(broken);
+  broken.into.is = handle::kind::dead;
+  --counters::get().live_graphs;
+  delete &broken;
 }
 
 CUresult refuse_capture(const char* call, const stream& on) {

@@ -55,7 +55,7 @@ DRIVER_API CUresult cuStreamBeginCapture_v2(CUstream handle, int mode) {
   auto* into = new graph;
   CUresult code = cuStreamBeginCaptureToGraph(handle, into, nullptr, nullptr, 0, mode);
   if (code != CUDA_SUCCESS) {
-    delete into;
+    into->is = handle::kind::dead;
   } else {
     ++counters::get().live_graphs;
   }
@@ -88,10 +88,12 @@ DRIVER_API CUresult cuStreamEndCapture(CUstream handle, CUgraph* out) {
                       "a stream that joined has work behind which nobody waits");
   }
   end_capture(*ended);
+  graph& made = ended->into;
+  delete ended;
   if (code == CUDA_SUCCESS) {
-    if (out != nullptr) *out = &ended->into;
+    if (out != nullptr) *out = &made;
   } else {
-    ended->into.is = handle::kind::dead;
+    made.is = handle::kind::dead;
     --counters::get().live_graphs;
   }
   return code;

@@ -4,12 +4,13 @@
 
 #include "driver_types.hpp"
 
+#include <atomic>
 #include <mutex>
 #include <vector>
 
 namespace driver_double {
 
-// First member of every handle.
+// Base of every handle. All of them stay on one list, alive or dead.
 struct handle {
   enum class kind : uint32_t {
     context = 0x52440001,
@@ -24,7 +25,17 @@ struct handle {
     exec,
     dead
   };
+  explicit handle(kind what) : is(what), next(newest.load()) {
+    while (!newest.compare_exchange_weak(next, this)) {
+    }
+  }
+  handle(const handle&) = delete;
+
   kind is;
+
+ private:
+  handle* next;
+  static inline std::atomic<handle*> newest{nullptr};
 };
 
 // Null, a destroyed object or another object's handle: false.

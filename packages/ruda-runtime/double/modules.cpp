@@ -13,13 +13,14 @@ const description* function::described() {
   const description* found = description_.load(std::memory_order_acquire);
   if (found != nullptr) [[likely]]
     return found;
-  // Descriptions are never forgotten by those who hold them: a function lives as long as the
-  // process.
   description_ref now = find_description(in->code.digest, name);
   if (now == nullptr) return nullptr;
-  auto* kept = new description_ref(std::move(now));
-  description_.store(kept->get(), std::memory_order_release);
-  return kept->get();
+  std::lock_guard lock(mutex_);
+  if (kept_ == nullptr) {
+    kept_ = std::move(now);
+    description_.store(kept_.get(), std::memory_order_release);
+  }
+  return kept_.get();
 }
 
 CUresult get_function(const char* call, module& of, const char* name, function** out) {
@@ -43,7 +44,7 @@ CUresult get_function(const char* call, module& of, const char* name, function**
                "[%s] kernel %s: the description packs %zu arguments (%u and scratch "
                "pointers), the image takes %d",
                call, name, described->packed.size(), described->parameters, made->image_parameters);
-    delete made;
+    made->is = handle::kind::dead;
     return code;
   }
   of.functions[name] = *out = made;

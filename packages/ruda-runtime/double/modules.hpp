@@ -25,6 +25,8 @@ struct function : handle {
   int carveout = -1;
 
  private:
+  std::mutex mutex_;
+  description_ref kept_;
   std::atomic<const description*> description_{nullptr};
 };
 
