@@ -10,7 +10,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _include(highest, total, value):
+def include(highest, total, value):
     """One more value for every lane: its new maximum and sum of e^(value - maximum)."""
     raised = tl.maximum(highest, value)
     kept = tl.where(highest == float("-inf"), total, total * tl.exp(highest - raised))
@@ -51,7 +51,7 @@ def softmax_rows(
         for start in range(0, count, BLOCK):
             places = start + columns
             value = tl.load(x + row + places, mask=places < count, other=float("-inf"))
-            highest, sums = _include(highest, sums, value.to(tl.float32))
+            highest, sums = include(highest, sums, value.to(tl.float32))
         top = tl.max(highest, 0)
         scaled = tl.where(highest == float("-inf"), sums, sums * tl.exp(highest - top))
         whole = tl.sum(scaled, 0)
@@ -83,7 +83,7 @@ def softmax_columns(
         inside = (step < count)[:, None] & valid[None, :]
         places = start_of + step.to(tl.int64)[:, None] * inner + lane[None, :]
         value = tl.load(x + places, mask=inside, other=float("-inf")).to(tl.float32)
-        highest, sums = _include(highest, sums, value)
+        highest, sums = include(highest, sums, value)
     peak = tl.max(highest, 0)
     scaled = tl.where(highest == float("-inf"), sums, sums * tl.exp(highest - peak[None, :]))
     total = tl.sum(scaled, 0)
