@@ -31,8 +31,8 @@ _PRODUCT = {
     "x": _ANY, **_WEIGHT, "bias": f"{_ANY}?", "y": _ANY, "update_x": f"{_ANY}?",
     "update_w": f"{_ANY}?", "M": "i32", "rows": "i32%16", "cols": "i32%16",
     "half_cols": "i32%16", "block_size": "i64", "shift": "i32", "rank": "i32", "x_m": "i64%16",
-    "x_k": "i64=1", "y_m": "i64%16", "y_n": "i64=1", "bias_n": "i64=1", "ux_m": "i64", "ux_r": "i64=1", "uw_r": "i64",
-    "uw_n": "i64=1",
+    "x_k": "i64=1", "y_m": "i64%16", "y_n": "i64=1", "bias_n": "i64=1", "ux_m": "i64",
+    "ux_r": "i64=1", "uw_r": "i64", "uw_n": "i64=1",
 }  # fmt: skip
 
 FIND = Definition(
