@@ -100,13 +100,16 @@ def forward_tile(widest: int, half: bool, rows: int) -> Tile:
 def backward_tile(widest: int, half: bool) -> Tile:
     if not half:
         return Tile(32, 32, 4, 1) if widest <= 64 else Tile(16, 16, 4, 1)
-    return Tile(64, 64, 4, 1) if widest <= 64 else Tile(32, 32 if widest > 128 else 64, 4, 1)
+    if widest <= 64:
+        return Tile(64, 64, 4, 1)
+    # The shared memory of sm_75, 64 KiB, does not hold 64 keys of 128 features.
+    return Tile(32, 32, 4, 1) if widest <= 128 else Tile(16, 16, 4, 1)
 
 
 CANDIDATES = {
     "forward": (Tile(128, 64, 8, 2), Tile(128, 64, 4, 2), Tile(128, 128, 8, 2),
                 Tile(64, 32, 4, 3), Tile(64, 128, 4, 2)),
-    "backward": (Tile(64, 64, 8, 2), Tile(32, 64, 4, 2), Tile(64, 128, 8, 1),
+    "backward": (Tile(64, 64, 8, 2), Tile(32, 64, 4, 1), Tile(32, 64, 4, 2), Tile(64, 128, 8, 1),
                  Tile(128, 64, 8, 1)),
 }  # fmt: skip
 """Other tiles worth a try for half types; some need more shared memory than small GPUs have."""
