@@ -41,6 +41,9 @@ TEST_REQUIREMENTS = [
     "peft>=0.17",
     "sentencepiece>=0.2",
     "protobuf>=5",
+    "triton>=3.6,<4",
+    "cuda-bindings>=12.8",
+    "cuda-core>=0.4",
     *BUILD_REQUIREMENTS[2:5],  # ruda-runtime's tests build a small native module
 ]
 # Data packages: their own dependencies (a llama.cpp build, pandas) are not needed.
@@ -171,6 +174,28 @@ def integration(session: nox.Session) -> None:
         "python", "-m", "pytest", "tests-integration", *session.posargs,
         env={"RUDA_WHEELHOUSE": str(WHEELHOUSE), **find_links()},
     )  # fmt: skip
+
+
+@nox.session
+def bundle(session: nox.Session) -> None:
+    """All device kernels for all architectures, without a GPU: runs/bundle.
+
+    Arguments go to `ruda bundle build`, for example `-- --sample --arch sm_90`: one specialisation
+    a kernel.
+    """
+    wheels = build_wheels(session)
+    session.install(
+        *[f"{wheel}[cli,compile]" if "ruda_runtime" in wheel.name else str(wheel)
+          for wheel in wheels[:3]],
+        env=find_links(),
+    )  # fmt: skip
+    install_wheels(session, wheels[:3])
+    output = ROOT / "runs" / "bundle"
+    session.run(
+        "ruda", "bundle", "build", "--output", str(output), "--jobs", str(os.cpu_count() or 1),
+        *session.posargs, env={"RUDA_TARGET": "host"},
+    )  # fmt: skip
+    session.run("ruda", "bundle", "verify", str(output), env={"RUDA_TARGET": "host"})
 
 
 @nox.session

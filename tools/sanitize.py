@@ -33,7 +33,7 @@ OPTIONS = {
 def sources() -> list[Path]:
     """The native sources without Python, and the program."""
     return [
-        *(each for each in sorted(NATIVE.glob("*.cpp")) if not each.name.startswith(BINDINGS)),
+        *(each for each in sorted(NATIVE.rglob("*.cpp")) if not each.name.startswith(BINDINGS)),
         RUNTIME / "tests" / "stress" / "stress.cpp",
     ]
 
@@ -48,14 +48,14 @@ def compile_program(compiler: str, sanitizer: str, folder: Path) -> Path:
     ]  # fmt: skip
 
     def build(source: Path) -> Path:
-        target = folder / f"{sanitizer}-{source.stem}.o"
+        target = folder / f"{sanitizer}-{source.parent.name}-{source.stem}.o"
         subprocess.run([compiler, *flags, "-c", str(source), "-o", str(target)], check=True)
         return target
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         objects = list(pool.map(build, sources()))
     program = folder / f"stress-{sanitizer}"
-    subprocess.run([compiler, *flags, *map(str, objects), "-o", str(program)], check=True)
+    subprocess.run([compiler, *flags, *map(str, objects), "-ldl", "-o", str(program)], check=True)
     return program
 
 

@@ -46,10 +46,10 @@ def build_probe(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ctype
 
     def build(name: str, *flags: str) -> ctypes.CDLL:
         library = folder / f"{name}.so"
-        source = Path(__file__).with_name("probe.cpp")
+        sources = [Path(__file__).with_name(each) for each in ("probe.cpp", "device_work.cpp")]
         subprocess.run(
             [compiler, "-std=c++20", "-O2", "-Wall", "-Werror", "-fPIC", "-shared", "-pthread",
-             *flags, "-I", rr.get_include(), str(source), "-o", str(library)],
+             *flags, "-I", rr.get_include(), *map(str, sources), "-ldl", "-o", str(library)],
             check=True,
         )  # fmt: skip
         loaded = ctypes.CDLL(str(library))

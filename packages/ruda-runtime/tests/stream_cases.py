@@ -1,7 +1,8 @@
-"""What streams and events promise, as functions that run in both ways of dispatch.
+"""What streams and events promise, as functions that run on every target in both ways of dispatch.
 
-`python stream_cases.py PROBE` runs every case in this process, whose RUDA_ASYNC says which way, and
-prints a JSON object: name of the case -> "" or what went wrong. `test_dispatch.py` reads it.
+`python stream_cases.py PROBE` runs every case in this process, whose RUDA_TARGET and RUDA_ASYNC say
+where and which way, and prints a JSON object: name of the case -> "" or what went wrong.
+`test_dispatch.py` reads it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import ruda_runtime as rr
 from ruda_runtime import _native
 
 ASYNC = os.environ.get("RUDA_ASYNC") == "1"
+ON_GPU = os.environ.get("RUDA_TARGET") == "cuda"
+QUEUED_ERRORS = ASYNC and not ON_GPU  # checks run with the kernel, on a GPU before the launch
 SLOW = 60  # milliseconds of a slow kernel
 
 
@@ -40,6 +43,9 @@ def load(path: str) -> ctypes.CDLL:
     assert probe.probe_attach(table, ctypes.byref(error)) == 0, error.message
     assert probe.probe_register_slow(ctypes.byref(error)) == 0, error.message
     probe.probe_slow.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_void_p)
+    probe.probe_slow_on_device.argtypes = (
+        ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64, ctypes.c_double,
+    )  # fmt: skip
     probe.probe_list.argtypes = (ctypes.c_void_p,) * 4
     probe.probe_longest_launch.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
     probe.probe_longest_launch.restype = ctypes.c_double
@@ -51,14 +57,28 @@ probe: ctypes.CDLL
 
 def slow(x: rr.Tensor, addend: float = 1.0, milliseconds: int = SLOW) -> None:
     """x += addend on the current stream, after a while."""
+    if ON_GPU:
+        slow_on_gpu(x, addend, milliseconds)
+        return
     error = Error()
     if probe.probe_slow(x._view_address(), milliseconds, addend, ctypes.byref(error)) != 0:
         raise RuntimeError(error.message.decode())
 
 
+def slow_on_gpu(x: rr.Tensor, addend: float, milliseconds: int) -> None:
+    if x.dtype_name != "float32":
+        raise RuntimeError(f"[probe.slow] x: got dtype {x.dtype_name}, wanted float32")
+    stream = rr.current_stream()
+    arguments = (stream.cuda_stream, x.data_ptr, x.size, milliseconds, float(addend))
+    assert probe.probe_slow_on_device(*arguments) == 0
+    if not ASYNC:
+        stream.synchronize()
+
+
 def zeros(count: int = 4, dtype: str = "float32") -> rr.Tensor:
-    result = rr.empty(count, dtype)
-    result.numpy()[...] = 0
+    result = rr.Tensor.from_numpy(np.zeros(count, dtype), copy=True)
+    if ON_GPU:  # any stream may use it from now on, as on the host
+        rr.current_stream().synchronize()
     return result
 
 
@@ -80,7 +100,7 @@ def case_a_launch_returns_before_its_work() -> None:
 
 
 def case_launches_behind_slow_work_take_microseconds() -> None:
-    if not ASYNC:
+    if not ASYNC or ON_GPU:
         return
     x = zeros()
     slow(x)
@@ -122,7 +142,7 @@ def case_reading_waits() -> None:
     reads: list[Callable[[rr.Tensor], float]] = [
         lambda t: float(t.numpy()[0]),
         lambda t: float(np.asarray(t)[0]),
-        lambda t: float(np.from_dlpack(t)[0]),
+        lambda t: float(np.from_dlpack(t, device="cpu" if ON_GPU else None)[0]),
         lambda t: float(t.copy().numpy()[0]),
         lambda t: float(t.slice(0, 0, 4, 2).contiguous().numpy()[0]),
         lambda t: float(repr(t).startswith("Tensor([1.,")),
@@ -254,7 +274,7 @@ def case_events_time_the_work_between_them() -> None:
 
 def failing(x: rr.Tensor, wait: Callable[[], object]) -> str:
     """The text of the error that work on `x` (of a wrong dtype) ends with, where it surfaces."""
-    if not ASYNC:
+    if not QUEUED_ERRORS:
         try:
             slow(x, milliseconds=0)
         except RuntimeError as error:
@@ -284,9 +304,9 @@ def case_errors_surface_once_where_the_host_waits() -> None:
     for wait in waits:
         text = failing(x, wait)
         assert "[probe.slow] x: got dtype float64, wanted float32" in text, text
-        if ASYNC:
+        if QUEUED_ERRORS:
             assert text.startswith("[probe.slow] in the queued work of stream 0: "), text
-    if ASYNC:
+    if QUEUED_ERRORS:
         with rr.stream(side):
             slow(x, milliseconds=0)
         time.sleep(0.05)
@@ -301,7 +321,7 @@ def case_errors_surface_once_where_the_host_waits() -> None:
 
 
 def case_work_behind_an_error_still_runs_and_errors_are_counted() -> None:
-    if not ASYNC:
+    if not QUEUED_ERRORS:
         return
     wrong, right = zeros(4, "float64"), zeros()
     for _ in range(3):
@@ -321,7 +341,7 @@ def case_a_stream_closed_with_work_in_flight_finishes_it() -> None:
     number = side.id
     with rr.stream(side):
         slow(x)
-        if ASYNC:
+        if QUEUED_ERRORS:
             slow(wrong, milliseconds=0)
     event = side.record_event()
     side.close()
@@ -330,12 +350,14 @@ def case_a_stream_closed_with_work_in_flight_finishes_it() -> None:
     event.wait(fresh)
     if ASYNC:
         assert fresh.id != number  # idle ones go first
+    if QUEUED_ERRORS:
         try:
             rr.synchronize()
         except rr.RudaTypeError as error:
             assert "float64" in str(error)
         else:
             raise AssertionError("the closed stream's error is lost")
+    rr.synchronize()
     assert x.numpy()[0] == 1
 
 
@@ -351,7 +373,8 @@ def case_freed_memory_is_not_handed_to_the_host_or_another_stream() -> None:
         assert other.data_ptr != address
         with rr.stream(side):
             again = rr.empty(50_000, "float32")
-            assert again.data_ptr == address or _native.poison  # later work of the same stream
+            # Later work of the same stream; on a GPU the driver chooses.
+            assert again.data_ptr == address or _native.poison or ON_GPU
             other = rr.empty(50_000, "float32")
             assert other.data_ptr != address
             del again
@@ -390,7 +413,7 @@ def case_record_stream_keeps_memory_for_another_stream() -> None:
     side.synchronize()
     del y
     found = [rr.empty(60_000, "float32") for _ in range(3)]
-    assert address in [each.data_ptr for each in found]
+    assert address in [each.data_ptr for each in found] or ON_GPU
 
 
 def case_memory_statistics_count_what_the_program_holds() -> None:
@@ -426,6 +449,26 @@ def case_host_code_of_many_threads_shares_a_stream() -> None:
     assert not wrong, wrong[:2]
 
 
+def case_a_forked_child_cannot_use_the_gpu() -> None:
+    x = zeros()
+    slow(x)
+    child = os.fork()
+    if child == 0:
+        uses: list[Callable[[], object]] = [
+            x.numpy, lambda: rr.empty(3), rr.synchronize, rr.Stream, rr.Event().record,
+        ]  # fmt: skip
+        messages = []
+        for use in uses:
+            try:
+                use()
+            except rr.RudaRuntimeError as error:
+                messages.append("forked after its parent had started the cuda target" in str(error))
+        del x
+        os._exit(0 if messages == [True] * len(uses) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert x.numpy()[0] == 1
+
+
 def case_a_fork_waits_and_the_child_works() -> None:
     x = zeros()
     slow(x)
@@ -458,15 +501,29 @@ def case_exceptions_leave_the_stream_usable() -> None:
 
 
 CASES = {name[5:]: body for name, body in list(globals().items()) if name.startswith("case_")}
+HOST_ONLY = {
+    "arguments_are_copied_deeply",  # of host kernels
+    "a_result_outside_device_memory_is_there_when_the_launch_returns",
+    "from_numpy_shares_memory_that_stays",
+    "another_thread_does_not_get_a_blocks_pending_memory",  # host code cannot touch it on a GPU
+    "a_fork_waits_and_the_child_works",
+}
+GPU_ONLY = {"a_forked_child_cannot_use_the_gpu"}
+
+
+def cases_of(target: str) -> list[str]:
+    """The cases that run on a target."""
+    left_out = GPU_ONLY if target == "host" else HOST_ONLY
+    return [name for name in CASES if name not in left_out]
 
 
 def main() -> None:
     global probe
     probe = load(sys.argv[1])
     results = {}
-    for name, body in CASES.items():
+    for name in cases_of("cuda" if ON_GPU else "host"):
         try:
-            body()
+            CASES[name]()
             results[name] = ""
         except Exception:
             results[name] = traceback.format_exc()

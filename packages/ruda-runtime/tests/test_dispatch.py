@@ -26,11 +26,20 @@ def environment(**values: str) -> dict[str, str]:
     return {**kept, "RUDA_TARGET": "host", **values}
 
 
+DOUBLE = {
+    "RUDA_TARGET": "cuda",
+    "RUDA_CUDA_DRIVER": "double",
+    "RUDA_DOUBLE_RECORD_ONLY": "1",  # the cases launch no kernel
+    "RUDA_DOUBLE_LEAKS": "0",
+}
+
+
 @functools.cache
-def results(library: str, mode: str, poison: str) -> dict[str, str]:
+def results(library: str, mode: str, poison: str, target: str = "host") -> dict[str, str]:
+    where = DOUBLE if target == "cuda" else {}
     done = subprocess.run(
         [sys.executable, str(CASES), library],
-        env=environment(RUDA_ASYNC=mode, RUDA_POISON=poison),
+        env=environment(RUDA_ASYNC=mode, RUDA_POISON=poison, **where),
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -38,9 +47,16 @@ def results(library: str, mode: str, poison: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("mode", "poison"), [("0", "0"), ("1", "0"), ("1", "1")])
-@pytest.mark.parametrize("case", stream_cases.CASES)
+@pytest.mark.parametrize("case", stream_cases.cases_of("host"))
 def test_case(probe: ctypes.CDLL, case: str, mode: str, poison: str) -> None:
     problem = results(probe._name, mode, poison)[case]
+    assert not problem, problem
+
+
+@pytest.mark.parametrize(("mode", "poison"), [("0", "0"), ("1", "0"), ("1", "1")])
+@pytest.mark.parametrize("case", stream_cases.cases_of("cuda"))
+def test_case_on_the_double(probe: ctypes.CDLL, case: str, mode: str, poison: str) -> None:
+    problem = results(probe._name, mode, poison, "cuda")[case]
     assert not problem, problem
 
 

@@ -51,6 +51,9 @@ def test_cpu_level(python_output: Callable[..., str]) -> None:
     assert level == flags[level[0]]
 
 
+NO_GPU = ("libcuda.so.1 cannot be loaded", "no NVIDIA GPU is visible")
+
+
 def test_target(python: Python) -> None:
     code = (
         "import warnings; warnings.simplefilter('always')\n"
@@ -59,14 +62,14 @@ def test_target(python: Python) -> None:
     done = python(code, RUDA_TARGET="host")
     assert (done.stdout, done.stderr) == ("host:0\n", "")
     for environment in ({}, {"RUDA_TARGET": "auto"}):
-        done = python(code, **environment)
+        done = python(code, CUDA_VISIBLE_DEVICES="", **environment)
         assert done.stdout == "host:0\n"
         assert done.stderr.count("RuntimeWarning: RUDA_TARGET=auto chose the host target") == 1
         assert done.stderr.startswith("<string>:2: ")  # it points at the user's line
-    done = python(code, RUDA_TARGET="cuda")
+    done = python(code, RUDA_TARGET="cuda", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 1
-    assert "DeviceError: [RUDA_TARGET] got 'cuda', but this build" in done.stderr
-    assert "no cuda target" in done.stderr
+    assert "DeviceError: [RUDA_TARGET] got 'cuda', but " in done.stderr
+    assert any(reason in done.stderr for reason in NO_GPU)
     done = python(code, RUDA_TARGET="gpu")
     assert done.returncode == 1
     assert "RudaValueError: [RUDA_TARGET] got 'gpu', wanted one of: auto, cuda, host" in done.stderr
@@ -111,12 +114,12 @@ for use in (rr.devices, rr.default_stream, rr.synchronize, lambda: rr.empty(3),
         try:
             use()
         except rr.DeviceError as error:
-            assert "no cuda target" in str(error)
+            assert "libcuda.so.1 cannot be loaded" in str(error) or "no NVIDIA GPU" in str(error)
         else:
             raise AssertionError(use)
 print("ok")
 """
-    assert python_output(code, RUDA_TARGET="cuda") == "ok"
+    assert python_output(code, RUDA_TARGET="cuda", CUDA_VISIBLE_DEVICES="") == "ok"
 
 
 def test_importing_is_light(python_output: Callable[..., str]) -> None:

@@ -50,9 +50,9 @@ def test_no_tensors() -> None:
         gemm.addmm(zeros(2, 2), zeros(2, 2), bias=array)
 
 
-@pytest.mark.parametrize("strategy", ["tiled", "tensor_core_residue", "scalar", "", "Auto"])
+@pytest.mark.parametrize("strategy", ["tensor_core_residue", "scalar", "", "Auto", "packed"])
 def test_strategies_that_are_not_there(strategy: str) -> None:
-    with pytest.raises(BlasError, match="wanted one of auto, library"):
+    with pytest.raises(BlasError, match="wanted one of auto, library, tiled, autotune"):
         gemm.matmul(zeros(2, 3), zeros(3, 2), strategy=strategy)
 
 

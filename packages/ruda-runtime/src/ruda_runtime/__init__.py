@@ -30,7 +30,12 @@ from ruda_runtime.errors import (  # noqa: E402
     UnsupportedError,
 )
 from ruda_runtime.kernels import KernelInfo, kernels, launch_count  # noqa: E402
-from ruda_runtime.memory import empty_cache, memory_stats, reset_peak_memory_stats  # noqa: E402
+from ruda_runtime.memory import (  # noqa: E402
+    empty_cache,
+    memory_stats,
+    pinned_empty,
+    reset_peak_memory_stats,
+)
 from ruda_runtime.streams import (  # noqa: E402
     Event,
     Stream,
@@ -53,6 +58,7 @@ __all__ = [
     "Device", "devices", "device_of", "synchronize",
     # tensors and memory
     "Tensor", "empty", "from_dlpack", "memory_stats", "reset_peak_memory_stats", "empty_cache",
+    "pinned_empty",
     # streams
     "Stream", "Event", "stream", "current_stream", "default_stream",
     # threads and kernels

@@ -1,7 +1,7 @@
 """Devices and the choice of the target.
 
-``RUDA_TARGET=auto|cuda|host`` is read once, at the first use of this module's functions. This build
-has the host target; there is no cuda target in it.
+``RUDA_TARGET=auto|cuda|host`` is read once, at the first use of this module's functions. A process
+uses one GPU, the first that CUDA_VISIBLE_DEVICES shows, through its primary context.
 """
 
 from __future__ import annotations
@@ -30,16 +30,19 @@ class Device:
     """One device.
 
     Attributes:
-        name: for people, for example the CPU's model name.
-        target: ``"host"``.
+        name: for people: the CPU's or the GPU's model; the driver double says what it is.
+        target: ``"host"`` or ``"cuda"``.
         index: number within the target.
         compute_capability: ``(major, minor)`` of a GPU, ``None`` on the host.
-        multiprocessors: CPUs this process may use on the host.
-        shared_memory_per_block: bytes; ``None`` on the host, which has no such memory.
+        multiprocessors: of the GPU; on the host the CPUs this process may use.
+        shared_memory_per_block: bytes that a kernel can ask for; ``None`` on the host.
         warp_size: 1 on the host.
         capabilities: names of what the device can do. Host: ``"fp16"`` and ``"bf16"`` (storage;
             arithmetic is float32) and the instruction level of the kernels, ``"baseline"`` or
-            ``"x86-64-v3"``.
+            ``"x86-64-v3"``. GPU: ``"fp16"``, ``"tensor_cores"``, ``"bf16"`` (from 8.0), ``"fp8"``
+            (from 8.9), ``"cooperative_launch"``.
+        driver_version: the CUDA version that the GPU's driver supports, ``"13.0"``; ``None`` on the
+            host.
     """
 
     name: str
@@ -50,22 +53,29 @@ class Device:
     shared_memory_per_block: int | None
     warp_size: int
     capabilities: frozenset[str]
+    driver_version: str | None = None
 
     @property
     def max_threads(self) -> int:
-        """Threads of a parallel loop on the host, see ``get_num_threads``."""
+        """Threads of a block on a GPU; of a parallel loop on the host, see ``get_num_threads``."""
+        if self.target == "cuda":
+            return int(_native.cuda_device()["max_threads"])
         return _native.num_threads()
 
     @property
     def memory_total(self) -> int:
-        """Bytes of memory, within the control group's limit and RUDA_MEMORY_LIMIT."""
-        total = _native.system_memory_total()
+        """Bytes of memory, within RUDA_MEMORY_LIMIT and, on the host, the control group's limit."""
+        if self.target == "cuda":
+            total = int(_native.cuda_device()["memory_total"])
+        else:
+            total = _native.system_memory_total()
         return min(total, _native.memory_limit) if _native.memory_limit else total
 
     @property
     def memory_free(self) -> int:
-        """Bytes the system can give now; memory the pool keeps for reuse comes on top."""
-        free = _native.system_memory_free()
+        """Bytes the device can give now; memory the pool keeps for reuse comes on top."""
+        on_gpu = self.target == "cuda"
+        free = _native.cuda_memory_free() if on_gpu else _native.system_memory_free()
         if not _native.memory_limit:
             return free
         rest = _native.memory_limit - _native.memory_stats()["reserved"]
@@ -76,18 +86,17 @@ class Device:
 
 
 def devices() -> list[Device]:
-    """All devices of the chosen target: one on the host.
+    """All devices of the chosen target: the host, or the process's GPU.
 
     Raises:
         RudaValueError: RUDA_TARGET is none of auto, cuda, host.
-        DeviceError: RUDA_TARGET=cuda; this build has no cuda target.
+        DeviceError: RUDA_TARGET=cuda and the driver or the GPU cannot be used.
     """
-    _target()
-    return [_host()]
+    return [_device(_target())]
 
 
 def device_of(value: Device | str | None = None) -> Device:
-    """The device that ``value`` names: a Device, ``"host"``, ``"host:0"`` or ``None``.
+    """The device that ``value`` names: a Device, ``"host"``, ``"cuda:0"`` or ``None``.
 
     Raises:
         DeviceError: there is no such device.
@@ -106,7 +115,20 @@ def synchronize() -> None:
     _native.synchronize(-1)
 
 
-def _target() -> str:
+def require_host(package: str) -> None:
+    """Settle the target for a package that has nothing for GPUs: ``auto`` becomes host.
+
+    Raises:
+        DeviceError: the target is cuda.
+    """
+    if _target(package) == "cuda":
+        raise DeviceError(
+            f"[{package}] got the target cuda, wanted host: this version of {package} has no "
+            "operators for GPUs. Set RUDA_TARGET=host"
+        )
+
+
+def _target(host_only: str = "") -> str:
     global _chosen
     if _chosen is not None:
         return _chosen
@@ -114,11 +136,12 @@ def _target() -> str:
     with _lock:
         if _chosen is not None:
             return _chosen
-        _chosen = chosen = _choose(asked)
+        chosen, why = _choose(asked, host_only)
+        _chosen = chosen
     # After the choice is kept: where warnings are errors, this call fails and no other does.
-    if asked == "auto":
+    if why:
         warnings.warn(
-            "RUDA_TARGET=auto chose the host target: this build has no cuda target. "
+            f"RUDA_TARGET=auto chose the host target: {why}. "
             "Set RUDA_TARGET=host to choose it without this message",
             RuntimeWarning,
             stacklevel=_caller_level(),
@@ -126,15 +149,41 @@ def _target() -> str:
     return chosen
 
 
-def _choose(asked: str) -> str:
+def _choose(asked: str, host_only: str) -> tuple[str, str]:
+    """The target, and where auto took the host, why."""
     if asked not in _TARGETS:
         raise RudaValueError(f"[RUDA_TARGET] got {asked!r}, wanted one of: {', '.join(_TARGETS)}")
-    if asked == "cuda":
-        raise DeviceError(
-            "[RUDA_TARGET] got 'cuda', but this build of ruda-runtime has no cuda target: only the "
-            "host target is built. Set RUDA_TARGET=host or leave it unset"
+    driver = os.environ.get("RUDA_CUDA_DRIVER") or ""
+    if driver not in ("", "double"):
+        raise RudaValueError(
+            f"[RUDA_CUDA_DRIVER] got {driver!r}, wanted 'double', or nothing for the system's"
         )
-    return "host"
+    if asked == "cuda":
+        if driver == "double":
+            from ruda_runtime.testing import load_driver_double
+
+            load_driver_double()
+        if missing := _native.cuda_start():
+            raise DeviceError(f"[RUDA_TARGET] got 'cuda', but {missing}")
+        return "cuda", ""
+    if asked == "host":
+        return "host", ""
+    if host_only:
+        return "host", f"{host_only} has no operators for GPUs in this version"
+    missing = _start_for_auto(driver)
+    return ("host", missing) if missing else ("cuda", "")
+
+
+def _start_for_auto(driver: str) -> str:
+    """Start the cuda target if it is usable; what is missing otherwise."""
+    if driver == "double":
+        return "the driver double is used with RUDA_TARGET=cuda only"
+    missing, is_double = _native.cuda_probe()
+    if missing:
+        return missing
+    if is_double:
+        return "the CUDA driver in this process is the double, used with RUDA_TARGET=cuda only"
+    return _native.cuda_start()
 
 
 def _caller_level() -> int:
@@ -146,6 +195,36 @@ def _caller_level() -> int:
 
 
 @functools.cache
+def _device(target: str) -> Device:
+    return _gpu() if target == "cuda" else _host()
+
+
+def _gpu() -> Device:
+    found = _native.cuda_device()
+    capability = found["compute_capability"]
+    capabilities = {"fp16", "tensor_cores"}
+    if capability >= (8, 0):
+        capabilities.add("bf16")
+    if capability >= (8, 9):
+        capabilities.add("fp8")
+    if found["cooperative_launch"]:
+        capabilities.add("cooperative_launch")
+    name = found["name"]
+    if found["is_double"] and "double" not in name.lower():
+        name = f"driver double of {name}"
+    return Device(
+        name=name,
+        target="cuda",
+        index=0,
+        compute_capability=capability,
+        multiprocessors=found["multiprocessors"],
+        shared_memory_per_block=found["shared_memory_per_block"],
+        warp_size=found["warp_size"],
+        capabilities=frozenset(capabilities),
+        driver_version="{}.{}".format(*divmod(found["driver_version"] // 10, 100)),
+    )
+
+
 def _host() -> Device:
     level = _native.cpu_level()
     return Device(

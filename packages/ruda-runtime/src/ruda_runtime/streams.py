@@ -1,9 +1,9 @@
 """Streams and events.
 
 Dispatch is synchronous by default: the work of a call is done when the call returns. With
-``RUDA_ASYNC=1`` a stream is a queue with a worker thread, and a call returns when its work is
-queued. The rules of use are the same. The setting is read at the import and settled by the first
-submission.
+``RUDA_ASYNC=1`` a stream is a queue with a worker thread, on a GPU a stream of the driver, and a
+call returns when its work is queued. The rules of use are the same. The setting is read at the
+import and settled by the first submission.
 
 An error in queued work is raised once, with the kernel's name, by what next waits for that work on
 the host: ``synchronize()`` of the stream, of an event behind it or of the device, or reading a
@@ -66,6 +66,18 @@ class Stream:
         """The address that ``ruda_api.launch`` takes as its stream."""
         self._check_open("native_handle")
         return _native.stream_address(self._id)
+
+    @property
+    def cuda_stream(self) -> int:
+        """The driver's CUstream, for other libraries of this process; on a GPU only."""
+        self._check_open("cuda_stream")
+        if self._device.target != "cuda":
+            raise RudaRuntimeError("[cuda_stream] a stream of the host target has no CUDA stream")
+        return _native.driver_stream(self._id)
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """The protocol by which cuda.core takes a stream: version and handle."""
+        return (0, self.cuda_stream)
 
     def query(self) -> bool:
         """Whether all work of the stream is done; never waits."""

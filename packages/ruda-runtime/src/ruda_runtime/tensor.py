@@ -23,7 +23,7 @@ def empty(
     Args:
         shape: sizes, at most 16 of them, each at least 0.
         dtype: anything NumPy takes as a dtype, or ``"bfloat16"``.
-        device: where it lives; the only device of this build is ``"host:0"``.
+        device: where it lives; a process has one device, ``"host:0"`` or ``"cuda:0"``.
 
     Raises:
         RudaValueError: a size is negative, or there are too many of them.

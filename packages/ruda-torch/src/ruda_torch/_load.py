@@ -83,7 +83,10 @@ _check_other_backends()
 native = _open()
 _check_native(native)
 native.attach(
-    ruda_runtime._native.api, ruda_runtime.devices, _memory_info, *([True] if asynchronous else [])
+    ruda_runtime._native.api,
+    _settings.settle_target,
+    _memory_info,
+    *([True] if asynchronous else []),
 )
 
 from . import _registration  # noqa: E402

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import ruda_runtime
+from ruda_runtime.devices import require_host
 
 
 def asynchronous() -> bool:
@@ -34,10 +34,15 @@ def asynchronous() -> bool:
     return "1" in (value, below)
 
 
+def settle_target() -> None:
+    """Make it the host: this version has no operators for GPUs."""
+    require_host("ruda-torch")
+
+
 def check_target() -> None:
     """Refuse a RUDA_TARGET that cannot be served, now; what `auto` means is said at first use."""
     if os.environ.get("RUDA_TARGET", "") not in ("", "auto"):
-        ruda_runtime.devices()
+        settle_target()
 
 
 def library_path() -> Path | None:

@@ -141,6 +141,20 @@ def test_a_target_that_is_not_there_is_refused_at_import() -> None:
     assert "cuda" in done.stderr.strip().splitlines()[-1]
 
 
+def test_auto_stays_on_the_host_and_a_gpu_already_in_use_is_refused() -> None:
+    """Operators on the device's memory would be host code reading it."""
+    code = "import torch, ruda_runtime as rr; torch.ones(2, device='ruda'); print(*rr.devices())"
+    done = run(code, RUDA_TARGET="auto")
+    assert done.stdout.split() == ["host:0"], done.stderr
+    assert "ruda-torch has no operators for GPUs in this version" in done.stderr
+    code = "import ruda_runtime as rr; rr.devices(); import ruda_torch"
+    done = run(
+        code, RUDA_TARGET="cuda", RUDA_CUDA_DRIVER="double", TORCH_DEVICE_BACKEND_AUTOLOAD="0"
+    )
+    assert done.returncode != 0
+    assert "[ruda-torch] got the target cuda, wanted host" in done.stderr.splitlines()[-1]
+
+
 def test_another_build_of_the_library_is_loaded(tmp_path: Path) -> None:
     (built,) = PACKAGE.glob("_native.*.so")
     copy = tmp_path / built.name

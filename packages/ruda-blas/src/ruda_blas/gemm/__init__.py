@@ -10,10 +10,14 @@ from .. import _native
 from .._tensors import check_tensor, result_dtype
 from ..errors import BlasError, BlasTypeError
 
-__all__ = ["STRATEGIES", "BlasError", "addmm", "matmul"]
+__all__ = ["AUTOTUNE", "STRATEGIES", "BlasError", "addmm", "matmul"]
 
-STRATEGIES: dict[str, int] = {"auto": 0, "library": 1}
-"""What computes a product: ``auto`` chooses, ``library`` is OpenBLAS."""
+STRATEGIES: dict[str, int] = {"auto": 0, "library": 1, "tiled": 2}
+"""What computes a product: ``auto`` chooses by shapes, strides and dtypes, ``library`` is OpenBLAS,
+``tiled`` our own product of packed panels."""
+
+AUTOTUNE = "autotune"
+"""The strategy that measures the others once for each shape: see `ruda_runtime.tune`."""
 
 
 def matmul(
@@ -29,7 +33,9 @@ def matmul(
         a, b: 2 to 8 dimensions, one dtype: float32, float16 or bfloat16. Batch dimensions
             broadcast. Any strides; a transposed operand is not copied.
         out: where to write. Must not overlap an operand.
-        strategy: one of ``STRATEGIES``.
+        strategy: one of ``STRATEGIES``, or ``"autotune"``: the first product of its shapes,
+            strides, dtypes and number of threads tries all of them on these operands, with ``auto``
+            as the reference, and the fastest is remembered.
         out_dtype: float32, float16 or bfloat16; by default that of ``out``, else of ``a``.
 
     Returns:
@@ -38,6 +44,7 @@ def matmul(
     Raises:
         BlasError: shapes do not fit, an unknown strategy, an ``out`` that overlaps.
         BlasTypeError: a dtype other than the three, or two dtypes.
+        ruda_runtime.tune.TuningError: with ``"autotune"``, a strategy failed or gave other numbers.
     """
     return addmm(a, b, out=out, strategy=strategy, out_dtype=out_dtype)
 
@@ -65,9 +72,10 @@ def addmm(
     operation = "gemm.matmul"
     a = check_tensor(a, operation, "a", BlasTypeError)
     b = check_tensor(b, operation, "b", BlasTypeError)
-    if strategy not in STRATEGIES:
+    if strategy not in STRATEGIES and strategy != AUTOTUNE:
         raise BlasError(
-            f"[{operation}] strategy: got {strategy!r}, wanted one of {', '.join(STRATEGIES)}"
+            f"[{operation}] strategy: got {strategy!r}, wanted one of "
+            f"{', '.join([*STRATEGIES, AUTOTUNE])}"
         )
     if out is None:
         if beta != 0.0:
@@ -77,8 +85,35 @@ def addmm(
     else:
         result_dtype(check_tensor(out, operation, "out", BlasTypeError), out_dtype, a.dtype_name,
                      operation, BlasTypeError)  # fmt: skip
+    if strategy == AUTOTUNE:
+        return _autotuned(a, b, bias, out, alpha, beta)
     _native.gemm_matmul(a, b, bias, out, alpha, beta, STRATEGIES[strategy])
     return out
+
+
+def _autotuned(
+    a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor, alpha: float, beta: float
+) -> Tensor:
+    from ruda_runtime import tune
+
+    reference, *candidates = STRATEGIES
+
+    def run(strategy: str, target: Tensor = out) -> Tensor:
+        _native.gemm_matmul(a, b, bias, target, alpha, beta, STRATEGIES[strategy])
+        return target
+
+    def trial(strategy: str) -> Tensor:
+        # What is tried is run many times: an `out` that is read stays as it is.
+        return run(strategy, out if beta == 0.0 else out.copy())
+
+    key = {
+        "a": (a.dtype_name, a.shape, a.strides),
+        "b": (b.dtype_name, b.shape, b.strides),
+        "out": (out.dtype_name, out.shape, out.strides),
+        "bias": None if not isinstance(bias, Tensor) else (bias.dtype_name, bias.strides),
+        "adds": beta != 0.0,
+    }
+    return tune.tuner().execute("gemm.matmul/1", key, reference, candidates, run, trial)
 
 
 def _result_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:

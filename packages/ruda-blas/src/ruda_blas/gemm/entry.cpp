@@ -137,8 +137,8 @@ bool panels_are_better(const gemm_problem& p, bool direct) {
 int32_t matmul(const void* raw, ruda_error* error) {
   return guard(operation, error, [&]() -> int32_t {
     const auto& args = *static_cast<const gemm_args*>(raw);
-    RUDA_CHECK(args.strategy == GEMM_AUTO || args.strategy == GEMM_LIBRARY, error, RUDA_ERROR_VALUE,
-               "[%s] strategy: got %lld, wanted 0 (auto) or 1 (library)", operation,
+    RUDA_CHECK(args.strategy >= GEMM_AUTO && args.strategy <= GEMM_TILED, error, RUDA_ERROR_VALUE,
+               "[%s] strategy: got %lld, wanted 0 (auto), 1 (library) or 2 (tiled)", operation,
                static_cast<long long>(args.strategy));
     gemm_problem p;
     RUDA_TRY(blas::read_problem(args, &p, error));
@@ -150,7 +150,7 @@ int32_t matmul(const void* raw, ruda_error* error) {
     if (automatic && blas::run_few_rows(p)) return RUDA_OK;
     direct_form form{};
     const bool direct = is_direct(p, &form);
-    if (automatic && panels_are_better(p, direct)) {
+    if (args.strategy == GEMM_TILED || (automatic && panels_are_better(p, direct))) {
       run_panels(p);
     } else if (direct) {
       run_direct(p, form);

@@ -7,10 +7,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
-#include <string>
 
 #include <ruda/entry.hpp>
 
+#include "allocator_text.hpp"
+#include "cuda/memory.hpp"
+#include "cuda/target.hpp"
 #include "deferred.hpp"
 #include "environment.hpp"
 #include "kernels.hpp"
@@ -93,40 +95,12 @@ allocator_state& state() {
   return *shared;
 }
 
-std::string bytes_text(int64_t bytes) {
-  static constexpr const char* units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  if (bytes < 1024) return std::to_string(bytes) + " B";
-  double value = static_cast<double>(bytes) / 1024;
-  size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < std::size(units); ++unit) value /= 1024;
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.2f %s", value, units[unit]);
-  return text;
-}
-
 // Needs the lock.
 int32_t report_out_of_memory(allocator_state& shared, size_t bytes, ruda_error* error) {
   ++shared.out_of_memory;
-  const int64_t available = shared.source.free_bytes();
-  std::string text = "[allocate] out of memory: asked for " +
-                     bytes_text(static_cast<int64_t>(std::min<size_t>(bytes, INT64_MAX))) + " (" +
-                     std::to_string(bytes) + " bytes); free: ";
-  text += available < 0 ? "unknown" : bytes_text(available);
-  if (settings().memory_limit != 0)
-    text += " of RUDA_MEMORY_LIMIT=" + bytes_text(settings().memory_limit);
-  text += "; allocated: " + bytes_text(shared.allocated) + " in " + std::to_string(shared.count) +
-          " blocks; reserved: " + bytes_text(shared.source.stats.reserved);
-  const auto holders = shared.large.largest(reported_holders);
-  if (!holders.empty()) {
-    text += "; largest holders: ";
-    for (size_t i = 0; i < holders.size(); ++i) {
-      if (i != 0) text += ", ";
-      text += bytes_text(static_cast<int64_t>(holders[i].bytes)) + " (" +
-              (holders[i].kernel != nullptr ? holders[i].kernel : "tensor") + ")";
-    }
-  }
-  text += ". Free tensors you do not need, or use a smaller batch or sequence length";
-  return fail(error, RUDA_ERROR_MEMORY, "%s", text.c_str());
+  return fail_out_of_memory({bytes, shared.source.free_bytes(), shared.allocated, shared.count,
+                             shared.source.stats.reserved},
+                            shared.large.largest(reported_holders), error);
 }
 
 }  // namespace
@@ -142,6 +116,7 @@ void prepare_allocator() {
 
 void* allocate(size_t bytes, ruda_error* error) noexcept {
   if (bytes == 0) return nullptr;
+  if (cuda::chosen()) return cuda::allocate(bytes, error);
   void* result = nullptr;
   size_t usable = 0;
   const int32_t status = guard("allocate", error, [&]() -> int32_t {
@@ -180,6 +155,7 @@ void* allocate(size_t bytes, ruda_error* error) noexcept {
 
 void release(void* pointer) noexcept {
   if (pointer == nullptr) return;
+  if (cuda::chosen() && cuda::release(pointer)) return;
   allocator_state& shared = state();
   const bool queued = asynchronous() != 0;
   if (settings().poison && !queued) std::memset(pointer, poison_byte, usable_size(pointer));
@@ -196,6 +172,8 @@ void release(void* pointer) noexcept {
 
 size_t usable_size(const void* pointer) noexcept {
   if (pointer == nullptr) return 0;
+  if (cuda::chosen())
+    if (const size_t bytes = cuda::usable_size(pointer)) return bytes;
   allocator_state& shared = state();
   const std::lock_guard lock(shared.mutex);
   return shared.usable(pointer);
@@ -203,6 +181,7 @@ size_t usable_size(const void* pointer) noexcept {
 
 int32_t record_stream(const void* pointer, int32_t stream, ruda_error* error) noexcept {
   RUDA_TRY(check_stream(stream, "record_stream", error));
+  if (cuda::chosen()) return cuda::record_stream(pointer, stream, error);
   if (asynchronous() == 0) return RUDA_OK;
   return guard("record_stream", error, [&]() -> int32_t {
     allocator_state& shared = state();
@@ -214,6 +193,7 @@ int32_t record_stream(const void* pointer, int32_t stream, ruda_error* error) no
 }
 
 void memory_stats(ruda_memory_stats* stats) noexcept {
+  if (cuda::chosen()) return cuda::memory_stats(stats);
   allocator_state& shared = state();
   const std::lock_guard lock(shared.mutex);
   *stats = {shared.allocated,
@@ -227,6 +207,7 @@ void memory_stats(ruda_memory_stats* stats) noexcept {
 }
 
 void reset_peak_memory_stats() noexcept {
+  if (cuda::chosen()) return cuda::reset_peak_memory_stats();
   allocator_state& shared = state();
   const std::lock_guard lock(shared.mutex);
   shared.peak_allocated = shared.allocated;
@@ -234,6 +215,7 @@ void reset_peak_memory_stats() noexcept {
 }
 
 void empty_cache() noexcept {
+  if (cuda::chosen()) return cuda::empty_cache();
   allocator_state& shared = state();
   const std::lock_guard lock(shared.mutex);
   if (asynchronous() != 0) shared.collect();

@@ -1,6 +1,10 @@
 #include "api.hpp"
 
 #include "allocator.hpp"
+#include "cuda/api.hpp"
+#include "cuda/copies.hpp"
+#include "cuda/kernel.hpp"
+#include "cuda/pinned.hpp"
 #include "events.hpp"
 #include "kernels.hpp"
 #include "streams.hpp"
@@ -47,6 +51,18 @@ const ruda_api& api_table() {
       .synchronize_event = synchronize_event,
       .elapsed_time = elapsed_time,
       .record_stream = record_stream,
+      .target = cuda::target,
+      .driver_stream = cuda::driver_stream_handle,
+      .allocate_pinned = cuda::allocate_pinned,
+      .release_pinned = cuda::release_pinned,
+      .copy_to_device = cuda::upload,
+      .copy_to_host = cuda::download,
+      .copy_on_device = cuda::copy_on_device,
+      .fill = cuda::fill,
+      .find_device_kernel = cuda::find_device_kernel,
+      .find_plan = cuda::find_plan,
+      .launch_plan = cuda::launch_plan,
+      .launch_device = cuda::launch_device,
   };
   return table;
 }

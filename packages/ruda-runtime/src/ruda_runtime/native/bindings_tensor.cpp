@@ -8,6 +8,8 @@
 #include <ruda/python.hpp>
 
 #include "bindings.hpp"
+#include "cuda/target.hpp"
+#include "dlpack.hpp"
 #include "exchange.hpp"
 #include "tensor.hpp"
 
@@ -44,10 +46,10 @@ dims integers(const py::args& args) {
 
 py::tuple as_tuple(const dims& values) { return py::tuple(py::cast(values)); }
 
-py::object device_object() { return py::module_::import("ruda_runtime.devices").attr("_host")(); }
+py::object device_object() { return py::module_::import("ruda_runtime.devices").attr("device_of")(); }
 
 tensor_ptr copy_of(const tensor& self) {
-  wait_for(self);
+  order_for(self);
   return self.copy();
 }
 
@@ -56,7 +58,8 @@ std::string repr(const tensor& self) {
   const auto values = py::module_::import("numpy").attr("array2string")(
       array, py::arg("separator") = ", ", py::arg("prefix") = "Tensor(");
   return "Tensor(" + values.cast<std::string>() + ", shape=" + shape_text(self.view()) +
-         ", dtype=" + dtype_name(self.dtype()) + ", device='host:0')";
+         ", dtype=" + dtype_name(self.dtype()) + ", device='" +
+         py::str(device_object()).cast<std::string>() + "')";
 }
 
 void bind_layout(py::class_<tensor, tensor_ptr>& type) {
@@ -150,7 +153,7 @@ void bind_exchange(py::class_<tensor, tensor_ptr>& type) {
             return translated([&] { return from_numpy(array, copy); });
           },
           py::arg("array"), py::kw_only(), py::arg("copy") = py::none(),
-          "A tensor over the memory of a NumPy array.\n\n"
+          "A tensor over the memory of a NumPy array, on a GPU a copy (copy=False raises).\n\n"
           "copy=None copies only what cannot be shared: elements that are not aligned to their\n"
           "size, foreign byte order, negative strides, read-only arrays. copy=False raises\n"
           "RudaValueError instead; copy=True always copies. RudaTypeError for other dtypes.")
@@ -166,29 +169,57 @@ void bind_exchange(py::class_<tensor, tensor_ptr>& type) {
           "Shares the memory unless copy=True; what cannot be shared (read-only or misaligned\n"
           "memory, negative strides) is copied, or refused with RudaValueError by copy=False.")
       .def(
-          "numpy", [](const py::object& self) { return to_numpy(self); },
-          "A writable NumPy array over the same memory; waits for work on the tensor. bfloat16\n"
-          "has the dtype ml_dtypes.bfloat16.")
+          "numpy", [](const py::object& self) { return translated([&] { return to_numpy(self); }); },
+          "A writable NumPy array over the same memory, on a GPU a copy of the elements; waits for work\n"
+          "on the tensor. bfloat16 has the dtype ml_dtypes.bfloat16.")
       .def(
           "__array__",
           [](const py::object& self, const py::object& dtype, const py::object& copy) {
-            const py::object array = to_numpy(self);
+            const bool never = !copy.is_none() && !copy.cast<bool>();
+            if (never && cuda::chosen())
+              throw py::value_error("[Tensor] __array__: the elements are on the GPU, NumPy needs a copy");
+            const py::object array = translated([&] { return to_numpy(self); });
             const bool converts =
                 !dtype.is_none() &&
                 array.attr("dtype").attr("__ne__")(py::dtype::from_args(dtype)).cast<bool>();
-            if (converts && !copy.is_none() && !copy.cast<bool>())
+            if (converts && never)
               throw py::value_error("[Tensor] __array__: a copy is needed for the dtype asked for");
             if (converts) return py::object(array.attr("astype")(dtype));
             if (!copy.is_none() && copy.cast<bool>()) return py::object(array.attr("copy")());
             return array;
           },
           py::arg("dtype") = py::none(), py::arg("copy") = py::none())
-      .def("__dlpack__", &to_dlpack, py::kw_only(), py::arg("stream") = py::none(),
+      .def(
+          "__dlpack__",
+          [](const tensor_ptr& self, const py::object& stream, const py::object& max_version,
+             const py::object& dl_device, const py::object& copy) {
+            return translated(
+                [&] { return to_dlpack(self, stream, max_version, dl_device, copy); });
+          },
+          py::kw_only(), py::arg("stream") = py::none(),
            py::arg("max_version") = py::none(), py::arg("dl_device") = py::none(),
            py::arg("copy") = py::none(),
            "A DLPack capsule over the same memory (a fresh copy with copy=True).")
-      .def("__dlpack_device__", [](const tensor&) { return py::make_tuple(1, 0); },
-           "(1, 0): host memory.")
+      .def("__dlpack_device__", [](const tensor&) {
+        return py::make_tuple(static_cast<int>(cuda::chosen() ? dlpack::cuda : dlpack::cpu), 0);
+      }, "(1, 0): host memory; (2, 0): the GPU.")
+      .def(
+          "copy_from",
+          [](const tensor& self, const py::object& array) {
+            translated([&] { copy_from_numpy(self, array); });
+          },
+          py::arg("array"),
+          "Writes the elements of a NumPy array of the same shape and dtype into this contiguous\n"
+          "tensor. An array of pinned_empty() is copied asynchronously on a GPU with RUDA_ASYNC=1.")
+      .def(
+          "copy_to",
+          [](const tensor& self, const py::object& array) {
+            translated([&] { copy_to_numpy(self, array); });
+          },
+          py::arg("array"),
+          "Writes the elements of this contiguous tensor into a row-major NumPy array of the same shape\n"
+          "and dtype. Into an array of pinned_empty() the copy is asynchronous on a GPU with\n"
+          "RUDA_ASYNC=1: wait for the current stream before reading it.")
       .def("_view_address", [](const tensor& self) {
         return reinterpret_cast<uintptr_t>(&self.view());
       });
@@ -213,6 +244,13 @@ void bind_tensor(py::module_& module) {
   });
   // Equality is identity; NumPy compares elements.
 
+  module.def("pinned_array", [](const py::object& shape, const py::object& dtype) {
+    settle_target();
+    return translated([&] {
+      dims sizes = PyIndex_Check(shape.ptr()) ? dims{shape.cast<int64_t>()} : shape.cast<dims>();
+      return pinned_array(sizes, dtype_code(dtype, "pinned_empty"));
+    });
+  });
   module.def(
       "empty",
       [](const py::object& shape, const py::object& dtype) {

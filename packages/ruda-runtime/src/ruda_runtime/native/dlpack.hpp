@@ -1,12 +1,11 @@
-// The structures of the DLPack exchange protocol (versions 0 and 1), as far as tensors in host memory
-// need them. Names follow the protocol.
+// The structures of the DLPack exchange protocol (versions 0 and 1), as far as tensors need them. Names follow the protocol.
 #pragma once
 
 #include <cstdint>
 
 namespace ruda::native::dlpack {
 
-enum device_type : int32_t { cpu = 1, cuda_host = 3 };
+enum device_type : int32_t { cpu = 1, cuda = 2, cuda_host = 3 };
 enum type_code : uint8_t { code_int = 0, code_uint = 1, code_float = 2, code_bfloat = 4, code_bool = 6 };
 
 struct device {

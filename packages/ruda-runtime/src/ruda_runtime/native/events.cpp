@@ -8,6 +8,8 @@
 
 #include <ruda/entry.hpp>
 
+#include "cuda/streams.hpp"
+#include "cuda/target.hpp"
 #include "stream_wait.hpp"
 #include "streams.hpp"
 
@@ -23,6 +25,7 @@ struct event {
   int32_t stream = -1;  // never recorded
   uint64_t number = 0;  // the last task before the event
   std::shared_ptr<moment> when;
+  cuda::CUevent device = nullptr;  // target cuda
 };
 
 struct point {
@@ -35,6 +38,24 @@ event& of(ruda_event handle) { return *static_cast<event*>(handle); }
 point point_of(ruda_event handle) {
   const std::lock_guard lock(of(handle).mutex);
   return {of(handle).stream, of(handle).number};
+}
+
+// Target cuda: the driver's event (null before the first record) and its stream.
+struct device_point {
+  cuda::CUevent event;
+  int32_t stream;
+};
+
+device_point device_point_of(ruda_event handle) {
+  const std::lock_guard lock(of(handle).mutex);
+  return {of(handle).device, of(handle).stream};
+}
+
+int32_t record_on_device(event& self, int32_t id, ruda_error* error) {
+  const std::lock_guard lock(self.mutex);
+  RUDA_TRY(cuda::record_event(&self.device, self.timing, id, error));
+  self.stream = id;
+  return RUDA_OK;
 }
 
 int64_t now_ns() {
@@ -63,15 +84,20 @@ int32_t mark(int32_t id, std::shared_ptr<moment> when, uint64_t* number, ruda_er
 }  // namespace
 
 ruda_event create_event(int32_t timing) noexcept {
-  return new (std::nothrow) event{timing != 0, {}, -1, 0, nullptr};
+  return new (std::nothrow) event{timing != 0, {}, -1, 0, nullptr, nullptr};
 }
 
-void destroy_event(ruda_event handle) noexcept { delete static_cast<event*>(handle); }
+void destroy_event(ruda_event handle) noexcept {
+  if (handle == nullptr) return;
+  cuda::destroy_event(of(handle).device);
+  delete static_cast<event*>(handle);
+}
 
 int32_t record_event(ruda_event handle, int32_t id, ruda_error* error) noexcept {
   RUDA_TRY(check_stream(id, "record_event", error));
   return guard("record_event", error, [&]() -> int32_t {
     event& self = of(handle);
+    if (cuda::chosen()) return record_on_device(self, id, error);
     const bool queued = queues_work();
     uint64_t number = submitted_work(id);
     std::shared_ptr<moment> when;
@@ -93,16 +119,28 @@ int32_t record_event(ruda_event handle, int32_t id, ruda_error* error) noexcept 
 
 int32_t wait_event(int32_t id, ruda_event handle, ruda_error* error) noexcept {
   RUDA_TRY(check_stream(id, "wait_event", error));
+  if (cuda::chosen()) {
+    const device_point at = device_point_of(handle);
+    return at.event == nullptr ? RUDA_OK : cuda::wait_event(id, at.event, error);
+  }
   const point at = point_of(handle);
   return at.stream < 0 ? RUDA_OK : wait_for_work(id, at.stream, at.number, error);
 }
 
 int32_t query_event(ruda_event handle) noexcept {
+  if (cuda::chosen()) {
+    const device_point at = device_point_of(handle);
+    return at.event == nullptr ? 1 : cuda::query_event(at.event);
+  }
   const point at = point_of(handle);
   return at.stream < 0 || completed_work(at.stream) >= at.number ? 1 : 0;
 }
 
 int32_t synchronize_event(ruda_event handle, ruda_error* error) noexcept {
+  if (cuda::chosen()) {
+    const device_point at = device_point_of(handle);
+    return at.event == nullptr ? RUDA_OK : cuda::synchronize_event(at.event, at.stream, error);
+  }
   const point at = point_of(handle);
   return at.stream < 0 ? RUDA_OK : wait_until(at.stream, at.number, error);
 }
@@ -115,12 +153,15 @@ int32_t elapsed_time(ruda_event begin, ruda_event end, double* milliseconds,
     const std::lock_guard lock(self.mutex);
     RUDA_CHECK(self.timing, error, RUDA_ERROR_RUNTIME,
                "[elapsed_time] got an event without timing, wanted one made with it");
-    RUDA_CHECK(self.when != nullptr, error, RUDA_ERROR_RUNTIME,
+    RUDA_CHECK(self.when != nullptr || self.device != nullptr, error, RUDA_ERROR_RUNTIME,
                "[elapsed_time] got an event that was never recorded");
+    if (self.device != nullptr) continue;
     *time = self.when->load(std::memory_order_acquire);
     RUDA_CHECK(*time != 0, error, RUDA_ERROR_RUNTIME,
                "[elapsed_time] the work before an event is not done yet; synchronize() it first");
   }
+  if (cuda::chosen())
+    return cuda::elapsed_time(of(begin).device, of(end).device, milliseconds, error);
   *milliseconds = static_cast<double>(times[1] - times[0]) / 1e6;
   return RUDA_OK;
 }

@@ -15,8 +15,22 @@ pybind11::object numpy_dtype(int32_t dtype);
 // The enum ruda_dtype of anything NumPy takes as a dtype, and of 'bfloat16'. Throws status_error.
 int32_t dtype_code(const pybind11::handle& dtype, const char* operation);
 
-// tensor::wait() without the interpreter lock; raises Python's exception.
+// tensor::wait() and tensor::order() without the interpreter lock; they raise Python's exception.
 void wait_for(const tensor& self);
+void order_for(const tensor& self);
+
+// Copies between a contiguous tensor of a GPU and row-major host memory, on the current stream and
+// without the interpreter lock.
+void upload(const tensor& to, const void* from);
+void download(void* to, const tensor& from);
+
+// Elements between a tensor and a NumPy array of its shape and dtype, in either direction; page-locked
+// arrays are copied asynchronously.
+void copy_from_numpy(const tensor& self, const pybind11::object& array);
+void copy_to_numpy(const tensor& self, const pybind11::object& array);
+
+// A NumPy array in page-locked memory (ordinary memory on the host target).
+pybind11::object pinned_array(const dims& shape, int32_t dtype);
 
 pybind11::object to_numpy(const pybind11::object& self);
 std::shared_ptr<tensor> from_numpy(const pybind11::object& array, std::optional<bool> copy);

@@ -2,8 +2,12 @@
 
 #include <ruda/entry.hpp>
 
+#include "cuda/copies.hpp"
+#include "cuda/streams.hpp"
+#include "cuda/target.hpp"
 #include "dlpack.hpp"
 #include "exchange.hpp"
+#include "streams.hpp"
 
 namespace ruda::native {
 
@@ -50,7 +54,7 @@ template <class Managed>
 Managed* fill(const std::shared_ptr<tensor>& source) {
   auto* kept = new exported<Managed>{{}, source, source->sizes(), source->strides()};
   kept->managed.content = {source->view().data,
-                           {dlpack::cpu, 0},
+                           {cuda::chosen() ? dlpack::cuda : dlpack::cpu, 0},
                            source->view().ndim,
                            to_dlpack_type(source->dtype()),
                            kept->shape.data(),
@@ -83,17 +87,66 @@ py::capsule make_capsule(Managed* managed, const char* name) {
 }
 
 // Calls source.__dlpack__, falling back to the arguments that older producers know.
-py::object request_capsule(const py::object& source, std::optional<bool> copy) {
+py::object request_capsule(const py::object& source, std::optional<bool> copy,
+                           std::optional<uintptr_t> stream) {
   const py::object method = source.attr("__dlpack__");
   try {
     py::dict arguments;
     arguments["max_version"] = py::make_tuple(1, 0);
     if (copy.has_value()) arguments["copy"] = *copy;
+    if (stream.has_value()) arguments["stream"] = *stream;
     return method(**arguments);
   } catch (py::error_already_set& caught) {
     if (!caught.matches(PyExc_TypeError)) throw;
   }
-  return method();
+  return stream.has_value() ? method(py::arg("stream") = *stream) : method();
+}
+
+void check_place(int type, int index) {
+  const bool host = type == dlpack::cpu || type == dlpack::cuda_host;
+  if (host || (cuda::chosen() && type == dlpack::cuda && index == 0)) return;
+  raise(RUDA_ERROR_TYPE, "[from_dlpack] source: got memory of DLPack device type %d, wanted host "
+        "memory (1)%s; move it to the CPU first", type,
+        cuda::chosen() ? " or that of GPU 0 (2)" : "");
+}
+
+// Strided elements of host memory or of the GPU into a fresh tensor.
+void copy_elements(const void* data, bool on_device, const dims& sizes, const dims& strides,
+                   int64_t item, const tensor& result) {
+  if (!cuda::chosen()) {
+    wait_for(result);  // its memory may still be in use by work queued before
+    // Memory may be aligned to less than the element; the copy moves bytes.
+    copy_to_contiguous(data, sizes, strides, item, result.view().data);
+    return;
+  }
+  if (!on_device) {
+    std::vector<char> dense(static_cast<size_t>(byte_count(result.view())));
+    copy_to_contiguous(data, sizes, strides, item, dense.data());
+    upload(result, dense.data());
+    return;
+  }
+  for (const int64_t stride : strides)
+    if (stride < 0)
+      raise(RUDA_ERROR_UNSUPPORTED, "[from_dlpack] source: has negative strides on the GPU; make it "
+            "contiguous there first");
+  status_error failed;
+  if (cuda::gather(result.view().data, data, sizes, strides, item, current_stream(),
+                   &failed.error) != RUDA_OK)
+    throw failed;
+}
+
+// What `stream` of __dlpack__ means for a tensor of a GPU: 1 and None the legacy default stream, 2 the
+// thread's default stream, -1 no order, else a driver's stream.
+void order_consumer(const tensor& self, const py::object& stream) {
+  const int64_t number = stream.is_none() ? 1 : stream.cast<int64_t>();
+  if (number == -1) return;
+  if (number < 1)
+    throw py::value_error("[__dlpack__] stream: got " + std::to_string(number) +
+                          ", wanted None, -1, 1, 2 or the handle of a stream");
+  status_error failed;
+  const auto consumer = reinterpret_cast<cuda::CUstream>(static_cast<uintptr_t>(number));
+  for (const int32_t each : {self.stream(), current_stream()})
+    if (cuda::order_foreign_stream(each, consumer, &failed.error) != RUDA_OK) throw failed;
 }
 
 // One managed tensor, taken over from its capsule.
@@ -102,9 +155,8 @@ std::shared_ptr<tensor> take_over(const py::object& capsule, const char* name, c
                                   bool read_only, bool is_copy, std::optional<bool> copy) {
   auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), name));
   const dlpack::tensor& content = managed->content;
-  if (content.place.type != dlpack::cpu && content.place.type != dlpack::cuda_host)
-    raise(RUDA_ERROR_TYPE, "[from_dlpack] source: got memory of DLPack device type %d, wanted host "
-          "memory (1)", content.place.type);
+  check_place(content.place.type, content.place.index);
+  const bool on_device = content.place.type == dlpack::cuda;
   const int32_t dtype = from_dlpack_type(content.dtype);
   const int64_t item = item_size(dtype);
   if (content.ndim > max_rank)
@@ -115,6 +167,7 @@ std::shared_ptr<tensor> take_over(const py::object& capsule, const char* name, c
   int64_t count = 1;
   for (const int64_t size : sizes) count *= size;
   const char* obstacle = read_only ? "it is read-only" : nullptr;
+  if (on_device != cuda::chosen()) obstacle = "it is in host memory, the tensor is on the GPU";
   if (content.strides != nullptr && count != 0) {
     for (int32_t i = 0; i < content.ndim; ++i) {
       if (sizes[i] < 2) continue;
@@ -131,9 +184,7 @@ std::shared_ptr<tensor> take_over(const py::object& capsule, const char* name, c
 
   if (obstacle != nullptr || (copy == true && !is_copy)) {
     auto result = tensor::empty(sizes, dtype);
-    wait_for(*result);  // its memory may still be in use by work queued before
-    // Memory may be aligned to less than the element; the copy moves bytes.
-    copy_to_contiguous(data, sizes, strides, item, result->view().data);
+    if (count != 0) copy_elements(data, on_device, sizes, strides, item, *result);
     return result;  // the capsule still owns the source and ends it
   }
   PyCapsule_SetName(capsule.ptr(), used_name);
@@ -151,22 +202,32 @@ std::shared_ptr<tensor> take_over(const py::object& capsule, const char* name, c
 py::capsule to_dlpack(const std::shared_ptr<tensor>& self, const py::object& stream,
                       const py::object& max_version, const py::object& dl_device,
                       const py::object& copy) {
-  if (!stream.is_none())
+  const bool on_device = cuda::chosen();
+  const bool elsewhere =
+      !dl_device.is_none() && dl_device.cast<std::pair<int, int>>() !=
+                                  std::pair<int, int>{on_device ? dlpack::cuda : dlpack::cpu, 0};
+  if (on_device && elsewhere && dl_device.cast<std::pair<int, int>>() == std::pair{1, 0} &&
+      (copy.is_none() || copy.cast<bool>()))
+    return to_numpy(py::cast(self)).attr("__dlpack__")(py::arg("max_version") = max_version);
+  if (!on_device && !stream.is_none())
     throw py::value_error("[__dlpack__] stream: got " + py::repr(stream).cast<std::string>() +
                           ", wanted None: host memory has no stream");
-  if (!dl_device.is_none() && dl_device.cast<std::pair<int, int>>() != std::pair{1, 0})
+  if (elsewhere)
     raise_buffer_error("[__dlpack__] dl_device: got " + py::repr(dl_device).cast<std::string>() +
-                       ", wanted (1, 0), host memory");
-  wait_for(*self);
+                       (on_device ? ", wanted (2, 0), the GPU, or (1, 0) with a copy"
+                                  : ", wanted (1, 0), host memory"));
+  if (!on_device) wait_for(*self);
   const bool copied = !copy.is_none() && copy.cast<bool>();
   std::shared_ptr<tensor> source = self;
   if (copied) {
     try {
+      if (on_device) order_for(*self);
       source = self->copy();
     } catch (const status_error& caught) {
       raise_buffer_error(caught.error.message);
     }
   }
+  if (on_device) order_consumer(*source, stream);
   const bool versioned =
       !max_version.is_none() && max_version.cast<std::pair<uint32_t, uint32_t>>().first >= 1;
   if (!versioned) return make_capsule(fill<dlpack::managed_tensor>(source), dlpack::capsule_name);
@@ -184,11 +245,17 @@ std::shared_ptr<tensor> from_dlpack(const py::object& source, const py::object& 
   if (!device.is_none()) py::module_::import("ruda_runtime.devices").attr("device_of")(device);
   const auto place = py::tuple(source.attr("__dlpack_device__")());
   const auto type = py::int_(place[0]).cast<int>();
-  if (type != dlpack::cpu && type != dlpack::cuda_host)
-    raise(RUDA_ERROR_TYPE, "[from_dlpack] source: got memory of DLPack device type %d, wanted host "
-          "memory (1); move it to the CPU first", type);
+  check_place(type, py::int_(place[1]).cast<int>());
 
-  const py::object capsule = request_capsule(source, copy);
+  // A producer on the GPU makes its work precede ours.
+  std::optional<uintptr_t> stream;
+  if (type == dlpack::cuda) {
+    status_error failed;
+    const cuda::CUstream handle = cuda::driver_stream(current_stream(), "from_dlpack", &failed.error);
+    if (handle == nullptr) throw failed;
+    stream = reinterpret_cast<uintptr_t>(handle);
+  }
+  const py::object capsule = request_capsule(source, copy, stream);
   if (PyCapsule_IsValid(capsule.ptr(), dlpack::capsule_name_versioned) != 0) {
     const auto* managed = static_cast<const dlpack::managed_tensor_versioned*>(
         PyCapsule_GetPointer(capsule.ptr(), dlpack::capsule_name_versioned));

@@ -5,6 +5,7 @@
 
 #include <ruda/python.hpp>
 
+#include "cuda/target.hpp"
 #include "exchange.hpp"
 #include "streams.hpp"
 
@@ -26,6 +27,33 @@ std::shared_ptr<storage> storage_of(void* data, py::object owner) {
     const py::gil_scoped_acquire locked;
     Py_DECREF(kept);
   });
+}
+
+// The elements in a NumPy array of their own.
+py::object downloaded(const tensor& source) {
+  std::vector<py::ssize_t> shape(source.sizes().begin(), source.sizes().end());
+  py::array result(py::reinterpret_borrow<py::dtype>(numpy_dtype(source.dtype())), std::move(shape));
+  if (source.count() == 0) return result;
+  order_for(source);
+  if (is_contiguous(source.view())) {
+    download(result.mutable_data(), source);
+  } else {
+    download(result.mutable_data(), *source.copy());
+  }
+  return result;
+}
+
+std::shared_ptr<tensor> uploaded(const py::array& array, const dims& sizes, int32_t dtype,
+                                 std::optional<bool> copy) {
+  if (copy == false)
+    raise(RUDA_ERROR_VALUE, "[from_numpy] array: is in host memory, which a tensor on the GPU cannot "
+          "share; pass copy=None");
+  auto result = tensor::empty(sizes, dtype);
+  if (array.size() == 0) return result;
+  const py::array dense = py::module_::import("numpy").attr("ascontiguousarray")(
+      array, py::arg("dtype") = numpy_dtype(dtype));
+  upload(*result, dense.data());
+  return result;
 }
 
 }  // namespace
@@ -69,6 +97,7 @@ void wait_for(const tensor& self) {
 
 py::object to_numpy(const py::object& self) {
   const auto& source = *self.cast<std::shared_ptr<tensor>>();
+  if (cuda::chosen()) return downloaded(source);
   wait_for(source);
   const int64_t item = item_size(source.dtype());
   std::vector<py::ssize_t> strides;
@@ -107,6 +136,7 @@ std::shared_ptr<tensor> from_numpy(const py::object& object, std::optional<bool>
   if (!array.dtype().attr("isnative").cast<bool>()) obstacle = "its byte order is not the machine's";
   if (!array.writeable()) obstacle = "it is read-only";
 
+  if (cuda::chosen()) return uploaded(array, sizes, dtype, copy);
   if (obstacle != nullptr && copy == false)
     raise(RUDA_ERROR_VALUE, "[from_numpy] array: cannot be shared without a copy, %s; pass copy=None",
           obstacle);

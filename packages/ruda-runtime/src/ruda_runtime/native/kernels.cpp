@@ -139,8 +139,13 @@ int32_t launch(const ruda_kernel* kernel, const void* args, ruda_stream stream,
   auto* self = const_cast<record*>(reinterpret_cast<const record*>(kernel));
   self->launches.fetch_add(1, std::memory_order_relaxed);
   total_launches.fetch_add(1, std::memory_order_relaxed);
-  return queues_work() ? launch_queued(*self, args, id, error)
-                       : run_kernel(*kernel, args, error);
+  if (queues_work()) return launch_queued(*self, args, id, error);
+  // On a GPU the entry submits to its current stream.
+  const int32_t outer = current_stream();
+  if (id != outer) enter_stream(id);
+  const int32_t status = run_kernel(*kernel, args, error);
+  if (id != outer) enter_stream(outer);
+  return status;
 }
 
 int64_t launch_count() noexcept { return total_launches.load(std::memory_order_relaxed); }

@@ -177,7 +177,7 @@ size_t large_pool::release(void* pointer) {
   return freed->requested;
 }
 
-std::vector<large_pool::holder> large_pool::largest(size_t count) const {
+std::vector<holder> large_pool::largest(size_t count) const {
   std::vector<holder> all;
   live_.each([&](const block* each) { all.push_back({each->requested, each->kernel}); });
   count = std::min(count, all.size());

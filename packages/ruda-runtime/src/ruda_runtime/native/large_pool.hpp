@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "allocator_text.hpp"
 #include "mapping.hpp"
 #include "pointer_map.hpp"
 
@@ -18,11 +19,6 @@ namespace ruda::native {
 
 class large_pool {
  public:
-  struct holder {
-    size_t bytes;
-    const char* kernel;  // the kernel that asked, or null
-  };
-
   explicit large_pool(mapping& source) : source_(source) {}
 
   void* allocate(size_t bytes, const char* kernel);

@@ -29,4 +29,6 @@ PYBIND11_MODULE(_native, module) {
   module.attr("api") = pybind11::capsule(&native::api_table(), RUDA_CAPSULE_NAME);
   native::bind_runtime(module);
   native::bind_tensor(module);
+  native::bind_cuda(module);
+  native::bind_kernel(module);
 }

@@ -10,6 +10,9 @@
 
 #include <ruda/entry.hpp>
 
+#include "cuda/shutdown.hpp"
+#include "cuda/streams.hpp"
+#include "cuda/target.hpp"
 #include "environment.hpp"
 #include "kernels.hpp"
 #include "stream_wait.hpp"
@@ -95,6 +98,7 @@ void prepare_streams() {
 }
 
 bool queues_work() noexcept {
+  if (cuda::chosen()) return false;  // the driver's streams are the queues
   return dispatches_asynchronously() && running_kernel() == nullptr &&
          !ending.load(std::memory_order_acquire);
 }
@@ -128,13 +132,13 @@ int32_t open_streams() noexcept {
 
 int32_t open_stream(int32_t* id, ruda_error* error) noexcept {
   dispatches_asynchronously();
+  if (cuda::chosen()) RUDA_TRY(cuda::enter("Stream", error));
   const std::lock_guard lock(mutex);
   int32_t found = 0;
   // One that still works for its former owner is the last choice.
   for (int32_t candidate = settings().max_streams; candidate >= 1; --candidate) {
     if (records[candidate].live.load(std::memory_order_relaxed)) continue;
-    const queue* work = queue_of(candidate);
-    if (work == nullptr || work->idle() || found == 0) found = candidate;
+    if (query_stream(candidate) != 0 || found == 0) found = candidate;
   }
   RUDA_CHECK(found != 0, error, RUDA_ERROR_RUNTIME,
              "[Stream] all %d streams of the pool are in use: reuse streams that exist, or raise "
@@ -206,11 +210,17 @@ uint64_t completed_work(int32_t id) noexcept {
 }
 
 void wait_for_all() noexcept {
+  if (cuda::usable()) {
+    ruda_error unheard;  // stays with the context
+    cuda::synchronize(-1, &unheard);
+    return;
+  }
   each_queue([](int32_t, queue& each) { each.wait(each.submitted()); });
 }
 
 void shut_down_streams() noexcept {
   ending.store(true, std::memory_order_release);
+  if (cuda::chosen()) return cuda::shut_down();
   wait_for_all();
   each_queue([](int32_t, queue& each) {
     ruda_error error;
@@ -220,11 +230,13 @@ void shut_down_streams() noexcept {
 }
 
 int32_t query_stream(int32_t id) noexcept {
+  if (cuda::chosen()) return cuda::query_stream(id);
   const queue* work = id >= 0 && id < capacity ? queue_of(id) : nullptr;
   return work == nullptr || work->idle() ? 1 : 0;
 }
 
 int32_t wait_until(int32_t id, uint64_t number, ruda_error* error) noexcept {
+  if (cuda::chosen()) return cuda::synchronize(id, error);
   queue* work = queue_of(id);
   if (work == nullptr) return RUDA_OK;
   work->wait(number);
@@ -232,8 +244,9 @@ int32_t wait_until(int32_t id, uint64_t number, ruda_error* error) noexcept {
 }
 
 int32_t synchronize(int32_t id, ruda_error* error) noexcept {
+  if (id >= 0) RUDA_TRY(check_stream(id, "synchronize", error));
+  if (cuda::chosen()) return cuda::synchronize(id, error);
   if (id >= 0) {
-    RUDA_TRY(check_stream(id, "synchronize", error));
     return wait_until(id, submitted_work(id), error);
   }
   // Errors of streams that have been closed surface here as well.
@@ -279,6 +292,7 @@ int32_t wait_for_work(int32_t id, int32_t other, uint64_t number, ruda_error* er
 int32_t wait_stream(int32_t id, int32_t other, ruda_error* error) noexcept {
   RUDA_TRY(check_stream(id, "wait_stream", error));
   RUDA_TRY(check_stream(other, "wait_stream", error));
+  if (cuda::chosen()) return cuda::wait_stream(id, other, error);
   return wait_for_work(id, other, submitted_work(other), error);
 }
 

@@ -1,4 +1,5 @@
-// Streams and events of the host target. Synchronous dispatch: work has finished when the call that
+// Streams by number on every target; target cuda: each is a stream of the driver (cuda/streams.hpp), and
+// dispatch is synchronous when a launch waits for its kernel. Host target: synchronous dispatch: work has finished when the call that
 // submits it returns, and a stream is an identity. Asynchronous dispatch (RUDA_ASYNC=1): each stream is
 // a queue with a worker (queue.hpp).
 #pragma once

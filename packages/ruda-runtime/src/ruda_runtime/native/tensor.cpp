@@ -8,6 +8,9 @@
 #include <ruda/entry.hpp>
 
 #include "allocator.hpp"
+#include "cuda/copies.hpp"
+#include "cuda/streams.hpp"
+#include "cuda/target.hpp"
 #include "stream_wait.hpp"
 #include "streams.hpp"
 
@@ -181,7 +184,7 @@ tensor::tensor(std::shared_ptr<storage> memory, int64_t offset, dims sizes, dims
            strides_.data(),
            static_cast<int32_t>(sizes_.size()),
            dtype,
-           RUDA_HOST,
+           cuda::chosen() ? RUDA_CUDA : RUDA_HOST,
            0};
 }
 
@@ -198,6 +201,12 @@ void tensor::wait() const {
   failed.error.code = RUDA_OK;
   for (const int32_t stream : {stream_, current_stream()})
     if (wait_until(stream, submitted_work(stream), &failed.error) != RUDA_OK) throw failed;
+}
+
+void tensor::order() const {
+  if (!cuda::chosen()) return wait();
+  status_error failed;
+  if (cuda::wait_stream(current_stream(), stream_, &failed.error) != RUDA_OK) throw failed;
 }
 
 int64_t tensor::count() const { return element_count(view_); }
@@ -266,6 +275,18 @@ std::shared_ptr<tensor> tensor::slice(int64_t dim, int64_t start, int64_t stop, 
 
 std::shared_ptr<tensor> tensor::copy() const {
   std::shared_ptr<tensor> result = empty(sizes_, dtype());
+  if (cuda::chosen()) {
+    const auto bytes = static_cast<size_t>(byte_count(view_));
+    status_error failed;
+    const int32_t status =
+        is_contiguous(view_)
+            ? cuda::copy_on_device(result->view().data, view_.data, bytes, current_stream(),
+                                   &failed.error)
+            : cuda::gather(result->view().data, view_.data, sizes_, strides_, item_size(dtype()),
+                           current_stream(), &failed.error);
+    if (status != RUDA_OK) throw failed;
+    return result;
+  }
   copy_to_contiguous(view_.data, sizes_, strides_, item_size(dtype()), result->view().data);
   return result;
 }

@@ -55,12 +55,16 @@ class tensor {
   // was made on and of the caller's current one, and throws the error it ended with.
   void wait() const;
 
+  // Before work of the current stream reads the elements: on a GPU that work begins after the work of the
+  // tensor's own stream; on the host this is wait().
+  void order() const;
+
   // Views of the same memory. They throw status_error, naming `operation`, when the request is wrong.
   std::shared_ptr<tensor> reshape(dims shape, const char* operation) const;
   std::shared_ptr<tensor> permute(const dims& order) const;
   std::shared_ptr<tensor> slice(int64_t dim, int64_t start, int64_t stop, int64_t step) const;
 
-  // A fresh row-major tensor with the same elements; wait() comes first.
+  // A fresh row-major tensor with the same elements; order() comes first.
   std::shared_ptr<tensor> copy() const;
 
  private:

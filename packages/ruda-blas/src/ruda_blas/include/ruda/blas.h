@@ -13,8 +13,9 @@ namespace ruda {
  * never reads `out`; alpha == 0 leaves the product out, as in BLAS. `bias` may be null. Rank 2 to 8.
  * `out` must not overlap an operand. */
 enum gemm_strategy {
-  GEMM_AUTO = 0,   /* the library, or a kernel of our own for a few rows */
-  GEMM_LIBRARY = 1 /* the library (OpenBLAS) */
+  GEMM_AUTO = 0,    /* chosen by shapes, strides, dtypes and the processor */
+  GEMM_LIBRARY = 1, /* the library (OpenBLAS) */
+  GEMM_TILED = 2    /* our own product of packed panels */
 };
 
 RUDA_ARGUMENTS(gemm_args,

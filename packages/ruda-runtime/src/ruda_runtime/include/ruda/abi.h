@@ -129,6 +129,39 @@ typedef void* ruda_stream;
 /* A point in the work of a stream. */
 typedef void* ruda_event;
 
+/* Kernels of the cuda target. One is defined in Python (ruda_runtime.kernel.Kernel) and found by name; a
+ * launch needs no Python once the specialisation of its arguments has been compiled. */
+typedef struct ruda_device_kernel ruda_device_kernel;
+/* A kernel's code for one specialisation. Lives as long as the process. */
+typedef struct ruda_plan ruda_plan;
+
+enum ruda_argument_kind {
+  RUDA_ARGUMENT_NONE = 0, /* an absent tensor, or the constant None */
+  RUDA_ARGUMENT_POINTER = 1,
+  RUDA_ARGUMENT_INTEGER = 2,
+  RUDA_ARGUMENT_REAL = 3,
+  RUDA_ARGUMENT_BOOLEAN = 4,
+  RUDA_ARGUMENT_TEXT = 5 /* a constant */
+};
+
+/* One argument, in the order of the kernel's parameters, constants included. */
+typedef struct ruda_argument {
+  union {
+    const void* pointer;
+    int64_t integer; /* booleans: 0 or 1 */
+    double real;
+    const char* text;
+  } value;
+  int32_t kind;  /* enum ruda_argument_kind */
+  int32_t dtype; /* of a pointer's elements: enum ruda_dtype */
+} ruda_argument;
+
+/* How a kernel is compiled; 0 is the default. */
+typedef struct ruda_launch_options {
+  int32_t num_warps;  /* 4 */
+  int32_t num_stages; /* 2 */
+} ruda_launch_options;
+
 typedef struct ruda_api {
   uint32_t abi_version;
   uint32_t struct_size;
@@ -200,6 +233,41 @@ typedef struct ruda_api {
    * out again after that work. (A block's own stream, the current one of the thread that allocated it,
    * needs no word.) Addresses that the pool does not own are ignored. */
   int32_t (*record_stream)(const void* pointer, int32_t stream, ruda_error* error);
+
+  /* Where `allocate` and tensors have their memory: enum ruda_target. It is settled by the first tensor;
+   * before, it is RUDA_HOST. */
+  int32_t (*target)(void);
+
+  /* Target cuda; elsewhere these fail with RUDA_ERROR_UNSUPPORTED (find_device_kernel: give null). */
+
+  /* The driver's CUstream of a stream. */
+  int32_t (*driver_stream)(int32_t stream, void** handle, ruda_error* error);
+
+  /* Page-locked host memory. Copies are in the order of `stream`; ordinary host memory may be used again
+   * when a call returns, page-locked memory when the copy is done. Without RUDA_ASYNC=1 all are done. */
+  void* (*allocate_pinned)(size_t nbytes, ruda_error* error);
+  void (*release_pinned)(void* pointer);
+  int32_t (*copy_to_device)(void* to, const void* from, size_t nbytes, int32_t stream,
+                            ruda_error* error);
+  int32_t (*copy_to_host)(void* to, const void* from, size_t nbytes, int32_t stream,
+                          ruda_error* error);
+  int32_t (*copy_on_device)(void* to, const void* from, size_t nbytes, int32_t stream,
+                            ruda_error* error);
+  int32_t (*fill)(void* to, uint8_t value, size_t nbytes, int32_t stream, ruda_error* error);
+
+  /* Null with `error` filled when no package defines it. Keep the pointer. */
+  const ruda_device_kernel* (*find_device_kernel)(const char* name, ruda_error* error);
+  /* The plan for these arguments; compiles it, or loads it from a cache or a bundle, at the first call. */
+  int32_t (*find_plan)(const ruda_device_kernel* kernel, const ruda_argument* arguments,
+                       int32_t count, const ruda_launch_options* options, const ruda_plan** plan,
+                       ruda_error* error);
+  /* Checks that the arguments keep what the plan's code was promised (dtypes, constants, alignment). */
+  int32_t (*launch_plan)(const ruda_plan* plan, const ruda_argument* arguments, int32_t count,
+                         const uint32_t grid[3], ruda_stream stream, ruda_error* error);
+  /* find_plan, then the launch. A grid without programs launches nothing. */
+  int32_t (*launch_device)(const ruda_device_kernel* kernel, const ruda_argument* arguments,
+                           int32_t count, const ruda_launch_options* options,
+                           const uint32_t grid[3], ruda_stream stream, ruda_error* error);
 } ruda_api;
 
 #ifdef __cplusplus
