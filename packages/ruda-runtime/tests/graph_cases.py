@@ -369,10 +369,10 @@ def case_replays_on_several_streams_follow_each_other() -> None:
     x, streams = tensor(), [rr.Stream() for _ in range(3)]
     with rr.Graph.capture() as graph:
         for _ in range(3):
-            add(x, 3)
+            add(x, 2)
     for i in range(6):
         graph.replay(streams[i % 3])
-    assert read(x)[1] == after(2, 18)
+    assert read(x)[1] == after(2, 18, 2)
 
 
 def case_a_graph_without_work() -> None:
