@@ -73,6 +73,15 @@ double bench_launch(int64_t rounds) {
   return nanoseconds(rounds, [&] { ruda::api()->launch(kernel, &args, nullptr, nullptr); });
 }
 
+// Launches that a graph captures from here on (the caller captures), for overhead.py.
+int32_t bench_submit(int64_t launches, ruda_error* error) {
+  const ruda_kernel* kernel = ruda::api()->find_kernel("bench.nothing");
+  const nothing_args args{0};
+  for (int64_t i = 0; i < launches; ++i)
+    RUDA_TRY(ruda::api()->launch(kernel, &args, nullptr, error));
+  return RUDA_OK;
+}
+
 // Asynchronous dispatch: a launch, and the wait for it. The worker spins between rounds that follow each
 // other, and sleeps when `pause_us` is more than it spins.
 double bench_handoff(int64_t rounds, int64_t pause_us) {

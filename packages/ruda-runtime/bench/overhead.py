@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,6 +105,20 @@ def queued_rows() -> list[dict[str, object]]:
     return rows
 
 
+def replayed(library: ctypes.CDLL, nodes: int) -> Callable[[], float]:
+    """Nanoseconds a node of a replay of so many empty kernels."""
+    with ruda_runtime.Graph.capture() as graph:
+        if library.bench_submit(ctypes.c_int64(nodes), None) != 0:
+            raise SystemExit("the launches could not be captured")
+
+    def replay() -> float:
+        start = time.perf_counter_ns()
+        graph.replay()
+        return (time.perf_counter_ns() - start) / nodes
+
+    return replay
+
+
 def measure() -> list[dict[str, object]]:
     """Rows for the ledger: operation, shape, ours, peer, unit, peer_name, ratio."""
     count = ctypes.c_int64
@@ -126,6 +141,9 @@ def measure() -> list[dict[str, object]]:
         ))  # fmt: skip
         row("runtime.launch", "empty kernel", "", paired(
             lambda: library.bench_launch(count(100_000)), None,
+        ))  # fmt: skip
+        row("runtime.graph replay", "a node, empty kernel", "", paired(
+            replayed(library, 100_000), None,
         ))  # fmt: skip
         parts = 2 * ruda_runtime.get_num_threads()
         row("runtime.parallel_for", f"{parts} empty parts", "openmp", paired(

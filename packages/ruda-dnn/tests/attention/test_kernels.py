@@ -106,11 +106,16 @@ def run(interpreter, case: Case, dtype: str, **options: Any) -> None:
 LONG = ("long", "decode_long", "full_257", "causal_257", "mask_causal_padding", "three_groups")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def interpreted(case: Case, dtype: str) -> object:
+    """Long cases in one dtype only, unless --slow asks for all."""
+    marks = [pytest.mark.slow] if case.name in LONG and dtype != "bfloat16" else []
+    return pytest.param(case, dtype, id=f"{case.name}-{dtype}", marks=marks)
+
+
+@pytest.mark.parametrize(
+    ("case", "dtype"), [interpreted(case, dtype) for case in CASES for dtype in DTYPES]
+)
 def test_values_and_gradients(interpreter, case: Case, dtype: str) -> None:
-    if case.name in LONG and dtype == "float16":
-        pytest.skip("slow when interpreted, and as in bfloat16")
     run(interpreter, case, dtype)
 
 
@@ -185,7 +190,7 @@ def test_an_addend_of_its_own_dtype(interpreter, mask_dtype: str) -> None:
     run(interpreter, BY_NAME["mask_float_all"], "bfloat16", mask_dtype=mask_dtype)
 
 
-@pytest.mark.parametrize("q_length", [1, 50])
+@pytest.mark.parametrize("q_length", [1, pytest.param(50, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_keys_that_are_not_seen_may_hold_anything(interpreter, value: float, q_length: int) -> None:
     """Causal, window, bool and additive masks; forward and backward."""

@@ -63,10 +63,12 @@ class Result:
 @pytest.mark.parametrize("known", [True, False], ids=["counted", "not_read"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_loss_and_gradients(interpreter, case: Case, dtype: str, known: bool) -> None:
+def test_loss_and_gradients(
+    request: pytest.FixtureRequest, interpreter, case: Case, dtype: str, known: bool
+) -> None:
     large = case.classes > 20_000 or case.width > 1000
-    if large and (not known or dtype != "bfloat16"):
-        pytest.skip("slow when interpreted")
+    if large and (not known or dtype != "bfloat16" or not request.config.getoption("--slow")):
+        pytest.skip("slow when interpreted; --slow runs it in bfloat16")
     given = case.inputs(np.random.default_rng(21))
     Result(interpreter, given, dtype, chunk=case.token_chunk, known=known).compare()
 

@@ -29,6 +29,7 @@ from ruda_runtime.errors import (  # noqa: E402
     RudaTypeError,
     UnsupportedError,
 )
+from ruda_runtime.graphs import Graph  # noqa: E402
 from ruda_runtime.kernels import KernelInfo, kernels, launch_count  # noqa: E402
 from ruda_runtime.memory import (  # noqa: E402
     empty_cache,
@@ -60,7 +61,7 @@ __all__ = [
     "Tensor", "empty", "from_dlpack", "memory_stats", "reset_peak_memory_stats", "empty_cache",
     "pinned_empty",
     # streams
-    "Stream", "Event", "stream", "current_stream", "default_stream",
+    "Stream", "Event", "stream", "current_stream", "default_stream", "Graph",
     # threads and kernels
     "get_num_threads", "set_num_threads", "KernelInfo", "kernels", "launch_count",
     # building on the runtime

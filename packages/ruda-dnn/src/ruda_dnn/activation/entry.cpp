@@ -1,4 +1,5 @@
 /* "silu_mul.forward" and "silu_mul.backward": checks, choice and launch. */
+#include "device.hpp"
 #include "entries.hpp"
 #include "host.hpp"
 #include "streaming.hpp"
@@ -15,6 +16,7 @@ int32_t forward(const void* raw, ruda_error* error) {
     RUDA_TRY(check_activation(args.gate, operation, "gate", error));
     RUDA_TRY(check_like(args.up, args.gate, operation, "up", "gate", error));
     RUDA_TRY(check_like(args.out, args.gate, operation, "out", "gate", error));
+    if (on_device(*args.gate)) return silu_mul_forward_cuda(args, error);
     silu_mul_range work{};
     work.gate = args.gate->data;
     work.up = args.up->data;
@@ -48,6 +50,7 @@ int32_t backward(const void* raw, ruda_error* error) {
       RUDA_TRY(check_like(args.dup, args.gate, operation, "dup", "gate", error));
       work.dup = args.dup->data;
     }
+    if (on_device(*args.gate)) return silu_mul_backward_cuda(args, error);
     if (work.dgate == nullptr && work.dup == nullptr) return RUDA_OK;
     const auto run = RUDA_HOST(silu_mul_backward);
     parallel_for(0, element_count(*args.gate), grain,

@@ -47,6 +47,7 @@ int32_t check_output(const ruda_view* view, std::initializer_list<int64_t> shape
 }
 
 int32_t check(const linear_cross_entropy_args& args, ruda_error* error) {
+  RUDA_TRY(check_host(args.hidden, operation, "hidden", error));
   RUDA_TRY(check_activation(args.hidden, operation, "hidden", error));
   RUDA_TRY(check_activation(args.head, operation, "head", error));
   RUDA_TRY(check_dense(args.target, operation, "target", error));

@@ -12,10 +12,10 @@
 
 namespace ruda {
 
-/* On the host and contiguous. */
+/* On this process's target and contiguous. */
 inline int32_t check_dense(const ruda_view* view, const char* operation, const char* name,
                            ruda_error* error) {
-  RUDA_TRY(check_host(view, operation, name, error));
+  RUDA_TRY(check_target(view, operation, name, error));
   return check_contiguous(view, operation, name, error);
 }
 

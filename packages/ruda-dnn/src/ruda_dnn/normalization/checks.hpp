@@ -74,6 +74,12 @@ inline const float* as_float32(const ruda_view* parameter, scratch<float>& stora
 /* Rows a part of a parallel loop gets: about 16,384 elements. */
 inline int64_t row_grain(int64_t width) { return grain_for(width, 16384); }
 
+/* Parts of a parameter's gradient; `wanted` 0 leaves them to the row count. */
+inline int64_t part_count(int64_t rows, int64_t wanted) {
+  const int64_t parts = wanted != 0 ? wanted : std::clamp<int64_t>((rows + 31) / 32, 1, 128);
+  return std::max<int64_t>(1, std::min(parts, rows));
+}
+
 /* Sums of rows in float32 parts: rows(partial, begin, end) adds consecutive rows to partial[stride].
  * The parts follow from the row count alone, so the order of the sum does not know the threads. */
 class row_partials {
@@ -103,11 +109,6 @@ class row_partials {
   }
 
  private:
-  static int64_t part_count(int64_t rows, int64_t wanted) {
-    const int64_t parts = wanted != 0 ? wanted : std::clamp<int64_t>((rows + 31) / 32, 1, 128);
-    return std::max<int64_t>(1, std::min(parts, rows));
-  }
-
   int64_t parts_;
   int64_t stride_;
   scratch<float> partials_;

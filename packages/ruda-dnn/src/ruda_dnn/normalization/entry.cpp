@@ -1,5 +1,6 @@
 /* "rms_norm.forward" and "rms_norm.backward": checks, choice and launch. */
 #include "checks.hpp"
+#include "device.hpp"
 #include "streaming.hpp"
 
 namespace ruda {
@@ -17,6 +18,7 @@ int32_t forward(const void* raw, ruda_error* error) {
       RUDA_TRY(check_statistic(args.rstd, args.x, operation, "rstd", error));
     }
     RUDA_TRY(check_epsilon(args.epsilon, operation, error));
+    if (on_device(*args.x)) return rms_norm_forward_cuda(args, error);
     scratch<float> storage;
     const rms_forward_rows work{args.x->data,
                                 as_float32(args.weight, storage),
@@ -51,6 +53,7 @@ int32_t backward(const void* raw, ruda_error* error) {
       RUDA_TRY(check_dtype(args.dweight, {args.weight->dtype}, operation, "dweight", error));
     }
     RUDA_TRY(check_parts(args.parts, operation, error));
+    if (on_device(*args.x)) return rms_norm_backward_cuda(args, error);
     scratch<float> storage;
     const rms_backward_rows work{args.x->data,
                                  as_float32(args.weight, storage),

@@ -1,5 +1,6 @@
 /* "layer_norm.forward" and "layer_norm.backward": checks, choice and launch. */
 #include "checks.hpp"
+#include "device.hpp"
 #include "streaming.hpp"
 
 namespace ruda {
@@ -21,6 +22,7 @@ int32_t forward(const void* raw, ruda_error* error) {
       RUDA_TRY(check_statistic(args.rstd, args.x, operation, "rstd", error));
     }
     RUDA_TRY(check_epsilon(args.epsilon, operation, error));
+    if (on_device(*args.x)) return layer_norm_forward_cuda(args, error);
     scratch<float> weight, bias;
     const layer_forward_rows work{args.x->data,
                                   as_float32(args.weight, weight),
@@ -54,6 +56,7 @@ int32_t backward(const void* raw, ruda_error* error) {
     RUDA_TRY(check_optional_parameter(args.dweight, args.x, operation, "dweight", error));
     RUDA_TRY(check_optional_parameter(args.dbias, args.x, operation, "dbias", error));
     RUDA_TRY(check_parts(args.parts, operation, error));
+    if (on_device(*args.x)) return layer_norm_backward_cuda(args, error);
     scratch<float> weight;
     const layer_backward_rows work{args.x->data,
                                    as_float32(args.weight, weight),

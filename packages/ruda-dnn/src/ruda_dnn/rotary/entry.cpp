@@ -1,4 +1,5 @@
 /* "rotary.forward" and "rotary.backward": checks, choice and launch. */
+#include "device.hpp"
 #include "entries.hpp"
 #include "host.hpp"
 
@@ -27,7 +28,7 @@ int32_t check_table(const ruda_view* table, const ruda_view* x, const char* oper
 
 int32_t check_input(const ruda_view* x, const char* operation, const char* name,
                     ruda_error* error) {
-  RUDA_TRY(check_host(x, operation, name, error));
+  RUDA_TRY(check_target(x, operation, name, error));
   RUDA_TRY(check_dtype(x, {RUDA_FLOAT32, RUDA_FLOAT16, RUDA_BFLOAT16}, operation, name, error));
   RUDA_CHECK(x->ndim == 4 && x->sizes[3] >= 2, error, RUDA_ERROR_VALUE,
              "[%s] %s: got shape %s, wanted [B, T, H, D] with D of 2 or more", operation, name,
@@ -47,6 +48,7 @@ int32_t run(const rotary_args& args, const char* operation, const char* name, bo
   RUDA_TRY(check_same_shape(args.sin, args.cos, operation, "sin", "cos", error));
   RUDA_TRY(check_dtype(args.sin, {args.cos->dtype}, operation, "sin", error));
   RUDA_TRY(check_like(args.y, args.x, operation, "y", name, error));
+  if (on_device(*args.x)) return rotary_cuda(args, operation, transposed, error);
   const int64_t* sizes = args.x->sizes;
   const int64_t rotated = args.cos->sizes[2];
   const rotary_tokens work{args.x->data,

@@ -1,6 +1,8 @@
 /* "softmax.forward" and "softmax.backward": checks, choice and launch. */
+#include "device.hpp"
 #include "entries.hpp"
 #include "host.hpp"
+#include "split.hpp"
 #include "streaming.hpp"
 
 namespace ruda {
@@ -16,19 +18,10 @@ int32_t check_axis(int64_t axis, const ruda_view* x, const char* operation, cons
   return RUDA_OK;
 }
 
-/* x as [outer, count, inner] around the axis. */
-struct split {
-  int64_t outer = 1, count = 1, inner = 1;
-  split(const ruda_view& x, int64_t axis) : count(x.sizes[axis]) {
-    for (int64_t i = 0; i < axis; ++i) outer *= x.sizes[i];
-    for (int64_t i = axis + 1; i < x.ndim; ++i) inner *= x.sizes[i];
-  }
-};
-
 using range_fn = void (*)(const softmax_rows&, int64_t, int64_t);
 
 /* Rows where the axis is the last (or all after it are 1), else blocks of columns. */
-void run(softmax_rows work, const ruda_view& result, const split& sizes, range_fn rows,
+void run(softmax_rows work, const ruda_view& result, const softmax_split& sizes, range_fn rows,
          range_fn columns) {
   if (element_count(result) == 0) return;
   work.count = sizes.count;
@@ -52,12 +45,13 @@ int32_t forward(const void* raw, ruda_error* error) {
     RUDA_TRY(check_activation(args.x, operation, "x", error));
     RUDA_TRY(check_axis(args.axis, args.x, operation, "x", error));
     RUDA_TRY(check_like(args.y, args.x, operation, "y", "x", error));
+    if (on_device(*args.x)) return softmax_forward_cuda(args, operation, error);
     softmax_rows work{};
     work.x = args.x->data;
     work.y = args.y->data;
     work.dtype = args.x->dtype;
     work.logarithm = args.logarithm != 0;
-    run(work, *args.y, split(*args.x, args.axis), RUDA_HOST(softmax_forward_rows),
+    run(work, *args.y, softmax_split(*args.x, args.axis), RUDA_HOST(softmax_forward_rows),
         RUDA_HOST(softmax_forward_columns));
     return RUDA_OK;
   });
@@ -71,13 +65,14 @@ int32_t backward(const void* raw, ruda_error* error) {
     RUDA_TRY(check_axis(args.axis, args.y, operation, "y", error));
     RUDA_TRY(check_like(args.grad, args.y, operation, "grad", "y", error));
     RUDA_TRY(check_like(args.dx, args.y, operation, "dx", "y", error));
+    if (on_device(*args.y)) return softmax_backward_cuda(args, operation, error);
     softmax_rows work{};
     work.grad = args.grad->data;
     work.y = args.y->data;
     work.dx = args.dx->data;
     work.dtype = args.y->dtype;
     work.logarithm = args.logarithm != 0;
-    run(work, *args.dx, split(*args.y, args.axis), RUDA_HOST(softmax_backward_rows),
+    run(work, *args.dx, softmax_split(*args.y, args.axis), RUDA_HOST(softmax_backward_rows),
         RUDA_HOST(softmax_backward_columns));
     return RUDA_OK;
   });

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <unordered_map>
+#include <utility>
 
 #include <ruda/entry.hpp>
 
@@ -27,12 +29,19 @@ namespace {
 constexpr int poison_byte = 0xff;
 constexpr size_t reported_holders = 5;
 
+// A live block that graphs refer to.
+struct graph_hold {
+  int32_t graphs = 0;
+  bool released = false;  // by its owner; it goes back with the last graph
+};
+
 struct allocator_state {
   std::mutex mutex;
   mapping source;
   small_pool small{source};
   large_pool large{source};
   deferred_blocks deferred;  // used by asynchronous dispatch only
+  std::unordered_map<const void*, graph_hold> held;
   int64_t allocated = 0;
   int64_t peak_allocated = 0;
   int64_t count = 0;
@@ -82,6 +91,11 @@ struct allocator_state {
     if (deferred.keep(pointer, bytes)) return exchange_request(pointer, 1);
     if (settings().poison) std::memset(pointer, poison_byte, bytes);
     return give_back(pointer);
+  }
+  // Whether a graph keeps the block that its owner releases.
+  bool keep_for_graphs(const void* pointer) {
+    const auto found = held.find(pointer);
+    return found != held.end() && !std::exchange(found->second.released, true);
   }
   void trim() {
     small.trim();
@@ -158,8 +172,9 @@ void release(void* pointer) noexcept {
   if (cuda::chosen() && cuda::release(pointer)) return;
   allocator_state& shared = state();
   const bool queued = asynchronous() != 0;
-  if (settings().poison && !queued) std::memset(pointer, poison_byte, usable_size(pointer));
   const std::lock_guard lock(shared.mutex);
+  if (!shared.held.empty() && shared.keep_for_graphs(pointer)) [[unlikely]] return;
+  if (settings().poison && !queued) std::memset(pointer, poison_byte, shared.usable(pointer));
   const size_t bytes = queued ? shared.release_queued(pointer) : shared.give_back(pointer);
   if (bytes == 0) {
     // A second release or a foreign pointer: going on would hand one block to two owners.
@@ -177,6 +192,28 @@ size_t usable_size(const void* pointer) noexcept {
   allocator_state& shared = state();
   const std::lock_guard lock(shared.mutex);
   return shared.usable(pointer);
+}
+
+void* hold_block(const void* pointer) {
+  if (cuda::chosen()) return cuda::hold_block(pointer);
+  allocator_state& shared = state();
+  const std::lock_guard lock(shared.mutex);
+  void* block = shared.small.covers(pointer) ? shared.small.block_around(pointer)
+                                             : shared.large.block_around(pointer);
+  if (block != nullptr) ++shared.held[block].graphs;
+  return block;
+}
+
+void drop_block(void* block) noexcept {
+  if (cuda::chosen()) return cuda::drop_block(block);
+  allocator_state& shared = state();
+  std::unique_lock lock(shared.mutex);
+  const auto found = shared.held.find(block);
+  if (--found->second.graphs != 0) return;
+  const bool released = found->second.released;
+  shared.held.erase(found);
+  lock.unlock();
+  if (released) release(block);
 }
 
 int32_t record_stream(const void* pointer, int32_t stream, ruda_error* error) noexcept {

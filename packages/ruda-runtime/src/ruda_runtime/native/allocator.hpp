@@ -17,6 +17,10 @@ void prepare_allocator();
 void* allocate(size_t bytes, ruda_error* error) noexcept;
 void release(void* pointer) noexcept;
 size_t usable_size(const void* pointer) noexcept;
+// For graphs: the live block around a pointer (null: none) stays, even when its owner releases it, until
+// drop_block was called as often.
+void* hold_block(const void* pointer);
+void drop_block(void* block) noexcept;
 int32_t record_stream(const void* pointer, int32_t stream, ruda_error* error) noexcept;
 void memory_stats(ruda_memory_stats* stats) noexcept;
 void reset_peak_memory_stats() noexcept;

@@ -8,6 +8,7 @@ namespace ruda::native {
 void bind_tensor(pybind11::module_& module);
 void bind_runtime(pybind11::module_& module);
 void bind_cuda(pybind11::module_& module);
+void bind_graph(pybind11::module_& module);
 void bind_kernel(pybind11::module_& module);
 
 }  // namespace ruda::native

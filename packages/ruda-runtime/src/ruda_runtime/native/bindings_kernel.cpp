@@ -132,9 +132,12 @@ int32_t resolve_in_python(const ruda_device_kernel& kernel, const std::vector<cu
 }
 
 void find_in_python() {
-  if (finder == nullptr || Py_IsInitialized() == 0) return;
+  if (Py_IsInitialized() == 0) return;
   const py::gil_scoped_acquire locked;
   try {
+    // A process that only calls entries has not imported it; the import sets the finder.
+    if (finder == nullptr) py::module_::import("ruda_runtime.kernel");
+    if (finder == nullptr) return;
     if (PyObject* found = PyObject_CallNoArgs(finder)) {
       Py_DECREF(found);
     } else {
@@ -229,8 +232,8 @@ void bind_kernel(py::module_& module) {
   });
   module.def("set_kernel_finder", [](py::object called) {
     Py_XDECREF(std::exchange(finder, called.release().ptr()));
-    cuda::set_kernel_finder(find_in_python);
   });
+  cuda::set_kernel_finder(find_in_python);
   py::class_<plan>(module, "Plan")
       .def("launch", &plan::launch)
       .def_property_readonly("threads", [](const plan& self) { return self.made().threads; })

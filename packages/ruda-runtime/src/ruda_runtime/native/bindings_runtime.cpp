@@ -6,6 +6,7 @@
 
 #include "allocator.hpp"
 #include "bindings.hpp"
+#include "capture.hpp"
 #include "environment.hpp"
 #include "events.hpp"
 #include "kernels.hpp"
@@ -93,7 +94,11 @@ void bind_streams(py::module_& module) {
   module.def("stream_address",
              [](int32_t id) { return reinterpret_cast<uintptr_t>(stream_handle(id)); });
   module.def("asynchronous", [] { return asynchronous() != 0; });
-  module.def("query_stream", [](int32_t id) { return query_stream(id) != 0; });
+  module.def("query_stream", [](int32_t id) {
+    ruda_error error{};
+    python::check(refuse_captured(id, "query", &error), error);
+    return query_stream(id) != 0;
+  });
   module.def("synchronize", [](int32_t id) {
     checked([&](ruda_error* error) { return synchronize(id, error); });
   });
@@ -122,7 +127,13 @@ void bind_streams(py::module_& module) {
 void bind_runtime(py::module_& module) {
   module.def("memory_stats", &memory_stats_dict);
   module.def("reset_peak_memory_stats", &reset_peak_memory_stats);
-  module.def("empty_cache", &empty_cache, py::call_guard<py::gil_scoped_release>());
+  module.def("empty_cache", [] {
+    checked([](ruda_error* error) -> int32_t {
+      RUDA_TRY(refuse_captured(-1, "empty_cache", error));
+      empty_cache();
+      return RUDA_OK;
+    });
+  });
   module.def("system_memory_total", &system_memory_total);
   module.def("system_memory_free", &system_memory_free);
 

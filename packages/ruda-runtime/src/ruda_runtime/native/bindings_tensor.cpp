@@ -54,6 +54,7 @@ tensor_ptr copy_of(const tensor& self) {
 }
 
 std::string repr(const tensor& self) {
+  check_not_captured("repr", &self);
   const py::object array = to_numpy(py::cast(copy_of(self)));
   const auto values = py::module_::import("numpy").attr("array2string")(
       array, py::arg("separator") = ", ", py::arg("prefix") = "Tensor(");
@@ -206,11 +207,16 @@ void bind_exchange(py::class_<tensor, tensor_ptr>& type) {
       .def(
           "copy_from",
           [](const tensor& self, const py::object& array) {
-            translated([&] { copy_from_numpy(self, array); });
+            translated([&] {
+              if (py::isinstance<tensor>(array)) return copy_from_tensor(self, array.cast<tensor&>());
+              copy_from_numpy(self, array);
+            });
           },
           py::arg("array"),
-          "Writes the elements of a NumPy array of the same shape and dtype into this contiguous\n"
-          "tensor. An array of pinned_empty() is copied asynchronously on a GPU with RUDA_ASYNC=1.")
+          "Writes the elements of a NumPy array or a Tensor of the same shape and dtype into this\n"
+          "contiguous tensor. An array of pinned_empty() is copied asynchronously on a GPU with\n"
+          "RUDA_ASYNC=1. A Tensor may have any strides; its memory and this tensor's must not overlap,\n"
+          "unless both are contiguous.")
       .def(
           "copy_to",
           [](const tensor& self, const py::object& array) {

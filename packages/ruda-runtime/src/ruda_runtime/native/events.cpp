@@ -8,6 +8,7 @@
 
 #include <ruda/entry.hpp>
 
+#include "capture.hpp"
 #include "cuda/streams.hpp"
 #include "cuda/target.hpp"
 #include "stream_wait.hpp"
@@ -95,6 +96,7 @@ void destroy_event(ruda_event handle) noexcept {
 
 int32_t record_event(ruda_event handle, int32_t id, ruda_error* error) noexcept {
   RUDA_TRY(check_stream(id, "record_event", error));
+  RUDA_TRY(refuse_captured(id, "record_event", error));
   return guard("record_event", error, [&]() -> int32_t {
     event& self = of(handle);
     if (cuda::chosen()) return record_on_device(self, id, error);
@@ -119,6 +121,7 @@ int32_t record_event(ruda_event handle, int32_t id, ruda_error* error) noexcept 
 
 int32_t wait_event(int32_t id, ruda_event handle, ruda_error* error) noexcept {
   RUDA_TRY(check_stream(id, "wait_event", error));
+  RUDA_TRY(refuse_captured(id, "wait_event", error));
   if (cuda::chosen()) {
     const device_point at = device_point_of(handle);
     return at.event == nullptr ? RUDA_OK : cuda::wait_event(id, at.event, error);

@@ -15,6 +15,10 @@ pybind11::object numpy_dtype(int32_t dtype);
 // The enum ruda_dtype of anything NumPy takes as a dtype, and of 'bfloat16'. Throws status_error.
 int32_t dtype_code(const pybind11::handle& dtype, const char* operation);
 
+// Throws status_error when the current stream, or the tensor's own, is captured: elements can neither be
+// read nor come from outside then.
+void check_not_captured(const char* operation, const tensor* self = nullptr);
+
 // tensor::wait() and tensor::order() without the interpreter lock; they raise Python's exception.
 void wait_for(const tensor& self);
 void order_for(const tensor& self);
@@ -23,6 +27,9 @@ void order_for(const tensor& self);
 // without the interpreter lock.
 void upload(const tensor& to, const void* from);
 void download(void* to, const tensor& from);
+
+// Copies on the device, between tensors of one shape and dtype.
+void copy_from_tensor(const tensor& self, const tensor& source);
 
 // Elements between a tensor and a NumPy array of its shape and dtype, in either direction; page-locked
 // arrays are copied asynchronously.

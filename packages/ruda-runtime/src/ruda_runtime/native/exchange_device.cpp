@@ -41,6 +41,13 @@ void order_current_stream(const tensor& self) { unlocked([&](ruda_error* error) 
   }
 }); }
 
+void check_target(const tensor& self, const char* operation) {
+  if (!is_contiguous(self.view()))
+    raise(RUDA_ERROR_VALUE, "[%s] the tensor has strides %s for shape %s, wanted a contiguous one; "
+          "call contiguous()", operation, strides_text(self.view()).c_str(),
+          shape_text(self.view()).c_str());
+}
+
 py::array matching_array(const tensor& self, const py::object& object, const char* operation) {
   if (!py::isinstance<py::array>(object))
     raise(RUDA_ERROR_TYPE, "[%s] array: got %s, wanted a numpy.ndarray", operation,
@@ -54,10 +61,7 @@ py::array matching_array(const tensor& self, const py::object& object, const cha
           view_text(self.view()).c_str());
   if ((array.flags() & py::array::c_style) == 0)
     raise(RUDA_ERROR_VALUE, "[%s] array: wanted a row-major array", operation);
-  if (!is_contiguous(self.view()))
-    raise(RUDA_ERROR_VALUE, "[%s] the tensor has strides %s for shape %s, wanted a contiguous one; "
-          "call contiguous()", operation, strides_text(self.view()).c_str(),
-          shape_text(self.view()).c_str());
+  check_target(self, operation);
   return array;
 }
 
@@ -81,7 +85,17 @@ void download(void* to, const tensor& from) {
   });
 }
 
+void copy_from_tensor(const tensor& self, const tensor& source) {
+  if (source.dtype() != self.dtype() || source.sizes() != self.sizes())
+    raise(RUDA_ERROR_VALUE, "[copy_from] source: got %s, wanted %s", view_text(source.view()).c_str(),
+          view_text(self.view()).c_str());
+  check_target(self, "copy_from");
+  for (const tensor* each : {&self, &source}) order_for(*each);
+  self.assign(source);
+}
+
 void copy_from_numpy(const tensor& self, const py::object& object) {
+  check_not_captured("copy_from", &self);
   const py::array array = matching_array(self, object, "copy_from");
   order_for(self);
   if (array.size() == 0) return;
@@ -90,6 +104,7 @@ void copy_from_numpy(const tensor& self, const py::object& object) {
 }
 
 void copy_to_numpy(const tensor& self, const py::object& object) {
+  check_not_captured("copy_to", &self);
   py::array array = matching_array(self, object, "copy_to");
   if (!array.writeable()) raise(RUDA_ERROR_VALUE, "[copy_to] array: is read-only");
   order_for(self);

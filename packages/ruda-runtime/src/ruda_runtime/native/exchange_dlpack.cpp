@@ -189,7 +189,7 @@ std::shared_ptr<tensor> take_over(const py::object& capsule, const char* name, c
   }
   PyCapsule_SetName(capsule.ptr(), used_name);
   PyCapsule_SetDestructor(capsule.ptr(), nullptr);
-  auto memory = storage::foreign(data, [managed] {
+  auto memory = storage::foreign(data, extent_bytes(sizes, strides, item), [managed] {
     if (managed->deleter == nullptr || Py_IsInitialized() == 0) return;
     const py::gil_scoped_acquire locked;  // producers written in Python expect the lock
     managed->deleter(managed);
@@ -202,6 +202,7 @@ std::shared_ptr<tensor> take_over(const py::object& capsule, const char* name, c
 py::capsule to_dlpack(const std::shared_ptr<tensor>& self, const py::object& stream,
                       const py::object& max_version, const py::object& dl_device,
                       const py::object& copy) {
+  check_not_captured("__dlpack__", self.get());
   const bool on_device = cuda::chosen();
   const bool elsewhere =
       !dl_device.is_none() && dl_device.cast<std::pair<int, int>>() !=
@@ -242,6 +243,7 @@ std::shared_ptr<tensor> from_dlpack(const py::object& source, const py::object& 
   if (!py::hasattr(source, "__dlpack__") || !py::hasattr(source, "__dlpack_device__"))
     raise(RUDA_ERROR_TYPE, "[from_dlpack] source: got %s, wanted an object with __dlpack__ and "
           "__dlpack_device__", Py_TYPE(source.ptr())->tp_name);
+  check_not_captured("from_dlpack");
   if (!device.is_none()) py::module_::import("ruda_runtime.devices").attr("device_of")(device);
   const auto place = py::tuple(source.attr("__dlpack_device__")());
   const auto type = py::int_(place[0]).cast<int>();

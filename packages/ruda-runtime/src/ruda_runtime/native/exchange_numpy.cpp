@@ -5,6 +5,7 @@
 
 #include <ruda/python.hpp>
 
+#include "capture.hpp"
 #include "cuda/target.hpp"
 #include "exchange.hpp"
 #include "streams.hpp"
@@ -20,9 +21,9 @@ const char* numpy_name(int32_t dtype) {
 }
 
 // Memory kept by a Python object, which is let go under the interpreter lock whichever thread ends it.
-std::shared_ptr<storage> storage_of(void* data, py::object owner) {
+std::shared_ptr<storage> storage_of(void* data, size_t bytes, py::object owner) {
   PyObject* kept = owner.release().ptr();
-  return storage::foreign(data, [kept] {
+  return storage::foreign(data, bytes, [kept] {
     if (Py_IsInitialized() == 0) return;  // the interpreter has gone, and the object with it
     const py::gil_scoped_acquire locked;
     Py_DECREF(kept);
@@ -85,6 +86,13 @@ int32_t dtype_code(const py::handle& dtype, const char* operation) {
         operation, name.c_str());
 }
 
+void check_not_captured(const char* operation, const tensor* self) {
+  status_error failed;
+  if (refuse_captured(current_stream(), operation, &failed.error) != RUDA_OK ||
+      (self != nullptr && refuse_captured(self->stream(), operation, &failed.error) != RUDA_OK))
+    throw failed;
+}
+
 void wait_for(const tensor& self) {
   if (asynchronous() == 0) return;
   try {
@@ -97,6 +105,7 @@ void wait_for(const tensor& self) {
 
 py::object to_numpy(const py::object& self) {
   const auto& source = *self.cast<std::shared_ptr<tensor>>();
+  check_not_captured("numpy", &source);
   if (cuda::chosen()) return downloaded(source);
   wait_for(source);
   const int64_t item = item_size(source.dtype());
@@ -113,6 +122,7 @@ std::shared_ptr<tensor> from_numpy(const py::object& object, std::optional<bool>
   if (!py::isinstance<py::array>(object))
     raise(RUDA_ERROR_TYPE, "[from_numpy] array: got %s, wanted a numpy.ndarray",
           Py_TYPE(object.ptr())->tp_name);
+  check_not_captured("from_numpy");
   auto array = py::reinterpret_borrow<py::array>(object);
   const int32_t dtype = dtype_code(array.dtype(), "from_numpy");
   const int64_t item = item_size(dtype);
@@ -149,7 +159,8 @@ std::shared_ptr<tensor> from_numpy(const py::object& object, std::optional<bool>
   }
   void* data = array.size() == 0 ? nullptr : const_cast<void*>(array.data());
   if (array.size() == 0) strides = contiguous_strides(sizes);
-  return std::make_shared<tensor>(storage_of(data, std::move(array)), 0, std::move(sizes),
+  const size_t bytes = extent_bytes(sizes, strides, item);
+  return std::make_shared<tensor>(storage_of(data, bytes, std::move(array)), 0, std::move(sizes),
                                   std::move(strides), dtype);
 }
 

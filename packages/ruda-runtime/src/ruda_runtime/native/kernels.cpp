@@ -11,6 +11,8 @@
 #include <ruda/entry.hpp>
 
 #include "arguments.hpp"
+#include "capture.hpp"
+#include "cuda/target.hpp"
 #include "stream_wait.hpp"
 #include "streams.hpp"
 #include "thread_pool.hpp"
@@ -139,12 +141,29 @@ int32_t launch(const ruda_kernel* kernel, const void* args, ruda_stream stream,
   auto* self = const_cast<record*>(reinterpret_cast<const record*>(kernel));
   self->launches.fetch_add(1, std::memory_order_relaxed);
   total_launches.fetch_add(1, std::memory_order_relaxed);
+  if (captures_live() && !cuda::chosen() && running_kernel() == nullptr) [[unlikely]] {
+    recording* into = nullptr;
+    RUDA_TRY(place_work(id, kernel->name, &into, error));
+    if (into != nullptr) return record_launch(*into, *kernel, args, error);
+  }
   if (queues_work()) return launch_queued(*self, args, id, error);
   // On a GPU the entry submits to its current stream.
   const int32_t outer = current_stream();
   if (id != outer) enter_stream(id);
   const int32_t status = run_kernel(*kernel, args, error);
   if (id != outer) enter_stream(outer);
+  return status;
+}
+
+int32_t run_steps(const step* steps, size_t count, size_t* failed, ruda_error* error) noexcept {
+  const char* outer = current_kernel;
+  int32_t status = RUDA_OK;
+  for (size_t i = 0; i < count && status == RUDA_OK; ++i) {
+    current_kernel = steps[i].name;
+    *failed = i;
+    status = steps[i].run(steps[i].args, error);
+  }
+  current_kernel = outer;
   return status;
 }
 

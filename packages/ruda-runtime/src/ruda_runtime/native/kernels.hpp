@@ -9,6 +9,8 @@
 
 namespace ruda::native {
 
+struct step;
+
 struct kernel_info {
   std::string name;
   std::string package;
@@ -20,6 +22,8 @@ int32_t register_kernel(const ruda_kernel* kernel, ruda_error* error) noexcept;
 const ruda_kernel* find_kernel(const char* name) noexcept;
 int32_t launch(const ruda_kernel* kernel, const void* args, ruda_stream stream,
                ruda_error* error) noexcept;
+// Runs captured work in order up to the first error, whose step it notes in `failed`.
+int32_t run_steps(const step* steps, size_t count, size_t* failed, ruda_error* error) noexcept;
 int64_t launch_count() noexcept;
 
 // All kernels in the order of their names.

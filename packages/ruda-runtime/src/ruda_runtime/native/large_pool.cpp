@@ -160,6 +160,16 @@ size_t large_pool::usable_size(const void* pointer) const {
   return found == nullptr ? 0 : found->bytes;
 }
 
+void* large_pool::block_around(const void* pointer) const {
+  const auto* address = static_cast<const char*>(pointer);
+  if (usable_size(pointer) != 0) return const_cast<char*>(address);
+  void* found = nullptr;
+  live_.each([&](const block* each) {
+    if (address > each->base && address < each->base + each->bytes) found = each->base;
+  });
+  return found;
+}
+
 size_t large_pool::exchange_request(void* pointer, size_t bytes, const char* kernel) {
   block* found = live_.find(reinterpret_cast<uintptr_t>(pointer));
   found->kernel = kernel;

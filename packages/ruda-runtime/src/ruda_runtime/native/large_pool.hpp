@@ -23,6 +23,8 @@ class large_pool {
 
   void* allocate(size_t bytes, const char* kernel);
   size_t usable_size(const void* pointer) const;
+  // The live block around a pointer, or null; looks through all blocks.
+  void* block_around(const void* pointer) const;
   // A live block serves another request of its size; returns the bytes it was asked with before.
   size_t exchange_request(void* pointer, size_t bytes, const char* kernel);
   // Gives back a live block and returns the bytes it was asked with, or 0 if it is not one.

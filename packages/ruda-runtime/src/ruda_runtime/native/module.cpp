@@ -31,4 +31,5 @@ PYBIND11_MODULE(_native, module) {
   native::bind_tensor(module);
   native::bind_cuda(module);
   native::bind_kernel(module);
+  native::bind_graph(module);
 }

@@ -93,6 +93,13 @@ size_t small_pool::usable_size(const void* pointer) const {
   return live ? owner->block_bytes : 0;
 }
 
+void* small_pool::block_around(const void* pointer) const {
+  const slab& owner = *slab_of(pointer);
+  const auto offset = static_cast<size_t>(static_cast<const char*>(pointer) - owner.base);
+  char* start = owner.base + offset / owner.block_bytes * owner.block_bytes;
+  return usable_size(start) != 0 ? start : nullptr;
+}
+
 size_t small_pool::exchange_request(void* pointer, size_t bytes) {
   slab& owner = *slab_of(pointer);
   const size_t block =

@@ -25,6 +25,8 @@ class small_pool {
   bool covers(const void* pointer) const { return slab_of(pointer) != nullptr; }
   // The size of the live block that starts at `pointer`, or 0.
   size_t usable_size(const void* pointer) const;
+  // The live block around a pointer that this pool covers, or null.
+  void* block_around(const void* pointer) const;
   // The size of the block that a request gets.
   static size_t usable_for(size_t bytes) { return class_bytes(class_of(bytes)); }
   // A live block serves another request of its size; returns the bytes it was asked with before.

@@ -10,6 +10,7 @@
 
 #include <ruda/entry.hpp>
 
+#include "capture.hpp"
 #include "cuda/shutdown.hpp"
 #include "cuda/streams.hpp"
 #include "cuda/target.hpp"
@@ -151,6 +152,7 @@ int32_t open_stream(int32_t* id, ruda_error* error) noexcept {
 }
 
 int32_t close_stream(int32_t id, ruda_error* error) noexcept {
+  if (id >= 0) RUDA_TRY(refuse_captured(id, "close", error));
   const std::lock_guard lock(mutex);
   RUDA_CHECK(id > 0 && is_live(id), error, RUDA_ERROR_VALUE,
              "[Stream] stream %d is not an open stream of the pool", id);
@@ -230,6 +232,7 @@ void shut_down_streams() noexcept {
 }
 
 int32_t query_stream(int32_t id) noexcept {
+  if (is_captured(id)) return 0;  // the driver would end the capture
   if (cuda::chosen()) return cuda::query_stream(id);
   const queue* work = id >= 0 && id < capacity ? queue_of(id) : nullptr;
   return work == nullptr || work->idle() ? 1 : 0;
@@ -243,7 +246,12 @@ int32_t wait_until(int32_t id, uint64_t number, ruda_error* error) noexcept {
   return work->take_failure(records[id].opened_at.load(std::memory_order_relaxed), number, error);
 }
 
+void wait_for_completion(int32_t id, uint64_t number) noexcept {
+  if (queue* work = queue_of(id)) work->wait(number);
+}
+
 int32_t synchronize(int32_t id, ruda_error* error) noexcept {
+  RUDA_TRY(refuse_captured(id, "synchronize", error));
   if (id >= 0) RUDA_TRY(check_stream(id, "synchronize", error));
   if (cuda::chosen()) return cuda::synchronize(id, error);
   if (id >= 0) {
@@ -292,6 +300,7 @@ int32_t wait_for_work(int32_t id, int32_t other, uint64_t number, ruda_error* er
 int32_t wait_stream(int32_t id, int32_t other, ruda_error* error) noexcept {
   RUDA_TRY(check_stream(id, "wait_stream", error));
   RUDA_TRY(check_stream(other, "wait_stream", error));
+  for (const int32_t each : {id, other}) RUDA_TRY(refuse_captured(each, "wait_stream", error));
   if (cuda::chosen()) return cuda::wait_stream(id, other, error);
   return wait_for_work(id, other, submitted_work(other), error);
 }

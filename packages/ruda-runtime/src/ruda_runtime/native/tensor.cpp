@@ -4,10 +4,13 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
+#include <unordered_map>
 
 #include <ruda/entry.hpp>
 
 #include "allocator.hpp"
+#include "capture.hpp"
 #include "cuda/copies.hpp"
 #include "cuda/streams.hpp"
 #include "cuda/target.hpp"
@@ -85,6 +88,24 @@ bool strides_for(const dims& sizes, const dims& strides, const dims& shape, dims
   return true;  // dimensions left over have size 1
 }
 
+// Memory of other owners that tensors show; graphs ask who owns a pointer.
+struct foreign_range {
+  const char* begin;
+  size_t bytes;
+  std::weak_ptr<storage> owner;
+};
+
+struct foreign_table {
+  std::mutex mutex;
+  std::unordered_map<const storage*, foreign_range> ranges;
+};
+
+// Never destroyed: tensors may end while the process shuts down.
+foreign_table& the_foreign_storages() {
+  static foreign_table* shared = new foreign_table;
+  return *shared;
+}
+
 }  // namespace
 
 void raise(int32_t code, const char* format, ...) {
@@ -108,13 +129,32 @@ std::shared_ptr<storage> storage::from_pool(size_t bytes) {
   return std::shared_ptr<storage>(new storage(data, nullptr, true));
 }
 
-std::shared_ptr<storage> storage::foreign(void* data, std::function<void()> release) {
-  return std::shared_ptr<storage>(new storage(data, std::move(release), false));
+std::shared_ptr<storage> storage::foreign(void* data, size_t bytes, std::function<void()> release) {
+  std::shared_ptr<storage> made(new storage(data, std::move(release), false));
+  foreign_table& table = the_foreign_storages();
+  const std::lock_guard lock(table.mutex);
+  table.ranges.emplace(made.get(), foreign_range{static_cast<const char*>(data), bytes, made});
+  return made;
+}
+
+std::vector<std::shared_ptr<storage>> storage::foreign_around(const void* pointer) {
+  const auto* address = static_cast<const char*>(pointer);
+  std::vector<std::shared_ptr<storage>> found;
+  foreign_table& table = the_foreign_storages();
+  const std::lock_guard lock(table.mutex);
+  for (const auto& [key, each] : table.ranges)
+    if (address >= each.begin && address < each.begin + each.bytes)
+      if (std::shared_ptr<storage> owner = each.owner.lock()) found.push_back(std::move(owner));
+  return found;
 }
 
 storage::~storage() {
   if (owned_) release(data_);
   if (release_) {
+    foreign_table& table = the_foreign_storages();
+    std::unique_lock lock(table.mutex);
+    table.ranges.erase(this);
+    lock.unlock();
     wait_for_all();  // the owner may give the memory to others at once
     release_();
   }
@@ -130,20 +170,28 @@ dims contiguous_strides(const dims& sizes) {
   return strides;
 }
 
-void copy_to_contiguous(const void* source, const dims& sizes, const dims& strides, int64_t item,
-                        void* target) {
+size_t extent_bytes(const dims& sizes, const dims& strides, int64_t item) {
+  int64_t last = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == 0) return 0;
+    last += (sizes[i] - 1) * strides[i];
+  }
+  return static_cast<size_t>((last + 1) * item);
+}
+
+void copy_to_contiguous(const void* source, const int64_t* sizes, const int64_t* strides,
+                        int32_t rank, int64_t item, void* target) {
   const auto* from = static_cast<const char*>(source);
   auto* to = static_cast<char*>(target);
-  const size_t rank = sizes.size();
-  for (const int64_t size : sizes)
-    if (size == 0) return;
+  for (int32_t i = 0; i < rank; ++i)
+    if (sizes[i] == 0) return;
   if (rank == 0) {
     std::memcpy(to, from, static_cast<size_t>(item));
     return;
   }
   const int64_t inner = sizes[rank - 1];
   const int64_t step = strides[rank - 1] * item;
-  dims index(rank, 0);
+  int64_t index[max_rank] = {};
   for (;;) {
     if (step == item) {
       std::memcpy(to, from, static_cast<size_t>(inner * item));
@@ -159,7 +207,7 @@ void copy_to_contiguous(const void* source, const dims& sizes, const dims& strid
       }
     }
     to += inner * item;
-    size_t dim = rank - 1;
+    int32_t dim = rank - 1;
     for (;;) {
       if (dim == 0) return;
       --dim;
@@ -204,6 +252,7 @@ void tensor::wait() const {
 }
 
 void tensor::order() const {
+  if (is_captured(current_stream())) return;
   if (!cuda::chosen()) return wait();
   status_error failed;
   if (cuda::wait_stream(current_stream(), stream_, &failed.error) != RUDA_OK) throw failed;
@@ -275,20 +324,34 @@ std::shared_ptr<tensor> tensor::slice(int64_t dim, int64_t start, int64_t stop, 
 
 std::shared_ptr<tensor> tensor::copy() const {
   std::shared_ptr<tensor> result = empty(sizes_, dtype());
-  if (cuda::chosen()) {
-    const auto bytes = static_cast<size_t>(byte_count(view_));
-    status_error failed;
-    const int32_t status =
-        is_contiguous(view_)
-            ? cuda::copy_on_device(result->view().data, view_.data, bytes, current_stream(),
-                                   &failed.error)
-            : cuda::gather(result->view().data, view_.data, sizes_, strides_, item_size(dtype()),
-                           current_stream(), &failed.error);
-    if (status != RUDA_OK) throw failed;
-    return result;
-  }
-  copy_to_contiguous(view_.data, sizes_, strides_, item_size(dtype()), result->view().data);
+  result->assign(*this);
   return result;
+}
+
+void tensor::assign(const tensor& source) const {
+  const ruda_view& from = source.view_;
+  const int32_t id = current_stream();
+  status_error failed;
+  if (cuda::chosen()) {
+    const int32_t status =
+        is_contiguous(from)
+            ? cuda::copy_on_device(view_.data, from.data, static_cast<size_t>(byte_count(from)), id,
+                                   &failed.error)
+            : cuda::gather(view_.data, from.data, source.sizes_, source.strides_,
+                           item_size(dtype()), id, &failed.error);
+    if (status != RUDA_OK) throw failed;
+    return;
+  }
+  recording* into = nullptr;
+  if (place_work(id, "copy", &into, &failed.error) != RUDA_OK) throw failed;
+  if (into != nullptr) {
+    if (record_copy(*into, from, view_.data, &failed.error) != RUDA_OK) throw failed;
+  } else if (is_contiguous(from)) {
+    if (from.data != nullptr)
+      std::memmove(view_.data, from.data, static_cast<size_t>(byte_count(from)));
+  } else {
+    copy_to_contiguous(from.data, source.sizes_, source.strides_, item_size(dtype()), view_.data);
+  }
 }
 
 }  // namespace ruda::native

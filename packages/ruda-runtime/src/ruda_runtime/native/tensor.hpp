@@ -19,7 +19,9 @@ constexpr int32_t max_rank = 16;
 class storage {
  public:
   static std::shared_ptr<storage> from_pool(size_t bytes);  // throws status_error
-  static std::shared_ptr<storage> foreign(void* data, std::function<void()> release);
+  static std::shared_ptr<storage> foreign(void* data, size_t bytes, std::function<void()> release);
+  // Those of other owners' memory that have a byte at `pointer`.
+  static std::vector<std::shared_ptr<storage>> foreign_around(const void* pointer);
   ~storage();
   storage(const storage&) = delete;
 
@@ -56,7 +58,7 @@ class tensor {
   void wait() const;
 
   // Before work of the current stream reads the elements: on a GPU that work begins after the work of the
-  // tensor's own stream; on the host this is wait().
+  // tensor's own stream; on the host this is wait(). Captured work has no such order.
   void order() const;
 
   // Views of the same memory. They throw status_error, naming `operation`, when the request is wrong.
@@ -66,6 +68,9 @@ class tensor {
 
   // A fresh row-major tensor with the same elements; order() comes first.
   std::shared_ptr<tensor> copy() const;
+  // Copies the elements of a tensor of this shape and dtype into this contiguous one; order() of both
+  // comes first. The two do not overlap, unless both are contiguous.
+  void assign(const tensor& source) const;
 
  private:
   std::shared_ptr<storage> memory_;
@@ -76,12 +81,20 @@ class tensor {
   ruda_view view_;
 };
 
+// The bytes from the first to behind the last element; strides are at least 0.
+size_t extent_bytes(const dims& sizes, const dims& strides, int64_t item);
+
 // Row-major strides.
 dims contiguous_strides(const dims& sizes);
 
 // Copies elements of `item` bytes from a strided source to row-major memory.
-void copy_to_contiguous(const void* source, const dims& sizes, const dims& strides, int64_t item,
-                        void* target);
+void copy_to_contiguous(const void* source, const int64_t* sizes, const int64_t* strides,
+                        int32_t rank, int64_t item, void* target);
+inline void copy_to_contiguous(const void* source, const dims& sizes, const dims& strides,
+                               int64_t item, void* target) {
+  copy_to_contiguous(source, sizes.data(), strides.data(), static_cast<int32_t>(sizes.size()), item,
+                     target);
+}
 
 [[noreturn, gnu::format(printf, 2, 3)]] void raise(int32_t code, const char* format, ...);
 

@@ -219,7 +219,32 @@ inline int32_t check_present(const ruda_view* view, const char* operation, const
   return RUDA_OK;
 }
 
-// Present, on the host target, and of a known dtype.
+inline const char* target_name(int32_t target) noexcept {
+  switch (target) {
+    case RUDA_HOST: return "host";
+    case RUDA_CUDA: return "cuda";
+    default: return "unknown";
+  }
+}
+
+// Present, on this process's target, and of a known dtype: for entries with kernels for all targets.
+inline int32_t check_target(const ruda_view* view, const char* operation, const char* name,
+                            ruda_error* error) {
+  RUDA_TRY(check_present(view, operation, name, error));
+  RUDA_CHECK(view->target == api()->target(), error, RUDA_ERROR_UNSUPPORTED,
+             "[%s] %s: got a tensor of target %d (%s), wanted one of this process's target %s; copy "
+             "it there first",
+             operation, name, view->target, target_name(view->target),
+             target_name(api()->target()));
+  RUDA_CHECK(item_size(view->dtype) != 0, error, RUDA_ERROR_TYPE, "[%s] %s: got unknown dtype %d",
+             operation, name, view->dtype);
+  return RUDA_OK;
+}
+
+// Whether a checked view is the GPU's.
+inline bool on_device(const ruda_view& view) noexcept { return view.target == RUDA_CUDA; }
+
+// Present, on the host target, and of a known dtype: for entries with host kernels only.
 inline int32_t check_host(const ruda_view* view, const char* operation, const char* name,
                           ruda_error* error) {
   RUDA_TRY(check_present(view, operation, name, error));

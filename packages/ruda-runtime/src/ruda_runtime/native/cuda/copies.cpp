@@ -4,6 +4,7 @@
 
 #include <ruda/entry.hpp>
 
+#include "../capture.hpp"
 #include "../streams.hpp"
 #include "pinned.hpp"
 #include "streams.hpp"
@@ -25,7 +26,13 @@ int32_t stream_for(int32_t id, CUstream* stream, ruda_error* error) {
   return failure.code;
 }
 
-int32_t settle(int32_t id, ruda_error* error) {
+// Behind a call on the stream: waits in synchronous dispatch, or notes what a capture now has.
+int32_t settle(recording* into, const char* name, const void* to, const void* from, int32_t id,
+               ruda_error* error) {
+  if (into != nullptr) [[unlikely]] {
+    const void* pointers[] = {to, from};
+    return record_device_work(*into, name, nullptr, pointers, 2, error);
+  }
   return asynchronous() == 0 ? synchronize(id, error) : RUDA_OK;
 }
 
@@ -63,13 +70,14 @@ void coalesce(std::vector<int64_t>& sizes, std::vector<int64_t>& strides) {
 
 int32_t upload(void* to, const void* from, size_t bytes, int32_t id, ruda_error* error) noexcept {
   if (bytes == 0) return RUDA_OK;
+  RUDA_TRY(refuse_captured(id, "copy to the GPU", error));
   CUstream stream = nullptr;
   RUDA_TRY(stream_for(id, &stream, error));
   if (is_pinned(from, bytes)) {
     if (const CUresult code = api().cuMemcpyHtoDAsync(address_of(to), from, bytes, stream); code != success)
       return fail_work("copy", "cuMemcpyHtoDAsync", code, id, error);
     RUDA_TRY(note_pinned_use(from, id, error));
-    return settle(id, error);
+    return settle(nullptr, "copy", nullptr, nullptr, id, error);
   }
   if (bytes <= largest_staged && asynchronous() != 0)
     return upload_staged(to, from, bytes, stream, id, error);
@@ -80,13 +88,14 @@ int32_t upload(void* to, const void* from, size_t bytes, int32_t id, ruda_error*
 
 int32_t download(void* to, const void* from, size_t bytes, int32_t id, ruda_error* error) noexcept {
   if (bytes == 0) return RUDA_OK;
+  RUDA_TRY(refuse_captured(id, "copy to the host", error));
   CUstream stream = nullptr;
   RUDA_TRY(stream_for(id, &stream, error));
   if (const CUresult code = api().cuMemcpyDtoHAsync(to, address_of(from), bytes, stream); code != success)
       return fail_work("copy", "cuMemcpyDtoHAsync", code, id, error);
   if (is_pinned(to, bytes)) {
     RUDA_TRY(note_pinned_use(to, id, error));
-    return settle(id, error);
+    return settle(nullptr, "copy", nullptr, nullptr, id, error);
   }
   return synchronize(id, error);
 }
@@ -94,26 +103,32 @@ int32_t download(void* to, const void* from, size_t bytes, int32_t id, ruda_erro
 int32_t copy_on_device(void* to, const void* from, size_t bytes, int32_t id,
                        ruda_error* error) noexcept {
   if (bytes == 0) return RUDA_OK;
+  recording* into = nullptr;
+  RUDA_TRY(place_work(id, "copy", &into, error));
   CUstream stream = nullptr;
   RUDA_TRY(stream_for(id, &stream, error));
   if (const CUresult code = api().cuMemcpyDtoDAsync(address_of(to), address_of(from), bytes, stream); code != success)
       return fail_work("copy", "cuMemcpyDtoDAsync", code, id, error);
-  return settle(id, error);
+  return settle(into, "copy", to, from, id, error);
 }
 
 int32_t fill(void* to, uint8_t value, size_t bytes, int32_t id, ruda_error* error) noexcept {
   if (bytes == 0) return RUDA_OK;
+  recording* into = nullptr;
+  RUDA_TRY(place_work(id, "fill", &into, error));
   CUstream stream = nullptr;
   RUDA_TRY(stream_for(id, &stream, error));
   if (const CUresult code = api().cuMemsetD8Async(address_of(to), value, bytes, stream); code != success)
       return fail_work("fill", "cuMemsetD8Async", code, id, error);
-  return settle(id, error);
+  return settle(into, "fill", to, nullptr, id, error);
 }
 
 int32_t gather(void* to, const void* from, const std::vector<int64_t>& sizes,
                const std::vector<int64_t>& strides, int64_t item, int32_t id,
                ruda_error* error) noexcept {
   return guard("copy", error, [&]() -> int32_t {
+    recording* into = nullptr;
+    RUDA_TRY(place_work(id, "copy", &into, error));
     CUstream stream = nullptr;
     RUDA_TRY(stream_for(id, &stream, error));
     std::vector<int64_t> extent = sizes, step = strides;
@@ -146,6 +161,7 @@ int32_t gather(void* to, const void* from, const std::vector<int64_t>& sizes,
       plane.target_device = target;
       if (const CUresult code = api().cuMemcpy2DAsync(&plane, stream); code != success)
       return fail_work("copy", "cuMemcpy2DAsync", code, id, error);
+      if (into != nullptr) RUDA_TRY(settle(into, "copy", to, from, id, error));
       target += plane.width_bytes * plane.height;
       size_t dim = extent.size();
       for (; dim > 0; --dim) {
@@ -156,7 +172,7 @@ int32_t gather(void* to, const void* from, const std::vector<int64_t>& sizes,
       }
       if (dim == 0) break;
     }
-    return settle(id, error);
+    return into != nullptr ? RUDA_OK : settle(into, "copy", to, from, id, error);
   });
 }
 

@@ -47,6 +47,16 @@ constexpr int oldest_driver = 12000;
   X(cuStreamQuery, (CUstream stream))                                                             \
   X(cuStreamSynchronize, (CUstream stream))                                                       \
   X(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags))                          \
+  X(cuStreamBeginCapture, (CUstream stream, int mode))                                            \
+  X(cuStreamEndCapture, (CUstream stream, CUgraph * graph))                                       \
+  X(cuThreadExchangeStreamCaptureMode, (int* mode))                                               \
+  X(cuGraphGetNodes, (CUgraph graph, CUgraphNode * nodes, size_t * count))                        \
+  X(cuGraphDestroy, (CUgraph graph))                                                              \
+  X(cuGraphInstantiateWithFlags, (CUgraphExec * executable, CUgraph graph, uint64_t flags))       \
+  X(cuGraphExecUpdate,                                                                            \
+    (CUgraphExec executable, CUgraph graph, CUgraphExecUpdateResultInfo * info))                  \
+  X(cuGraphExecDestroy, (CUgraphExec executable))                                                 \
+  X(cuGraphLaunch, (CUgraphExec executable, CUstream stream))                                     \
   X(cuEventCreate, (CUevent * event, unsigned flags))                                             \
   X(cuEventDestroy, (CUevent event))                                                              \
   X(cuEventRecord, (CUevent event, CUstream stream))                                              \

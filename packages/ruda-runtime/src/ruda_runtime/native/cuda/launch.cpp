@@ -4,6 +4,7 @@
 
 #include <ruda/entry.hpp>
 
+#include "../capture.hpp"
 #include "../streams.hpp"
 #include "kernel.hpp"
 #include "memory.hpp"
@@ -54,8 +55,19 @@ struct launch_scratch {
   }
 };
 
+[[gnu::cold]] int32_t note_captured(const ruda_plan& plan, const ruda_argument* arguments,
+                                    recording& into, ruda_error* error) {
+  const void* pointers[max_parameters];
+  size_t count = 0;
+  for (const uint8_t index : plan.passed)
+    if (arguments[index].kind == RUDA_ARGUMENT_POINTER)
+      pointers[count++] = arguments[index].value.pointer;
+  return record_device_work(into, plan.kernel->name.c_str(), plan.kernel, pointers, count, error);
+}
+
 int32_t submit_checked(const ruda_plan& plan, const ruda_argument* arguments,
-                       const uint32_t grid[3], int32_t id, CUstream stream, ruda_error* error) {
+                       const uint32_t grid[3], int32_t id, CUstream stream, recording* into,
+                       ruda_error* error) {
   uint64_t slots[max_parameters + 2];
   void* pointers[max_parameters + 2];
   size_t count = 0;
@@ -85,6 +97,7 @@ int32_t submit_checked(const ruda_plan& plan, const ruda_argument* arguments,
   if (code != success)
     return fail_launch(plan, grid, plan.cooperative ? "cuLaunchCooperativeKernel" : "cuLaunchKernel",
                        code, id, error);
+  if (into != nullptr) [[unlikely]] return note_captured(plan, arguments, *into, error);
   note_launch(id, plan.kernel->name.c_str(), grid);
   if (asynchronous() != 0) return RUDA_OK;
   const CUresult done = api().cuStreamSynchronize(stream);
@@ -104,6 +117,8 @@ int32_t submit_launch(const ruda_plan& plan, const ruda_argument* arguments, con
   RUDA_TRY(stream_of_handle(handle, name, &id, error));
   plan.kernel->launches.fetch_add(1, std::memory_order_relaxed);
   if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return RUDA_OK;
+  recording* into = nullptr;
+  if (captures_live()) [[unlikely]] RUDA_TRY(place_work(id, name, &into, error));
   ruda_error failure;
   failure.code = RUDA_ERROR_RUNTIME;
   const CUstream stream = driver_stream(id, name, &failure);
@@ -114,7 +129,7 @@ int32_t submit_launch(const ruda_plan& plan, const ruda_argument* arguments, con
   // Scratch belongs to the stream of the launch.
   const int32_t outer = current_stream();
   if (outer != id) enter_stream(id);
-  const int32_t status = submit_checked(plan, arguments, grid, id, stream, error);
+  const int32_t status = submit_checked(plan, arguments, grid, id, stream, into, error);
   if (outer != id) enter_stream(outer);
   return status;
 }

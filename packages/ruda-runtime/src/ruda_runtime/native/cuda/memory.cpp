@@ -6,14 +6,17 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <ruda/entry.hpp>
 
 #include "../allocator_text.hpp"
+#include "../capture.hpp"
 #include "../environment.hpp"
 #include "../kernels.hpp"
 #include "../streams.hpp"
+#include "graph.hpp"
 #include "streams.hpp"
 #include "target.hpp"
 
@@ -27,12 +30,16 @@ struct block {
   int32_t stream = 0;
   const char* kernel = nullptr;
   std::vector<int32_t> others;  // streams besides its own that use it
+  int32_t graphs = 0;           // that refer to it
+  bool released = false;        // by its owner; it is freed with the last graph
 };
 
 struct memory_state {
   std::mutex mutex;
   CUmemoryPool pool = nullptr;
-  CUstream freeing = nullptr;  // frees blocks that several streams used, without holding any of them up
+  // Frees blocks that several streams used, without holding any of them up, and allocates while the
+  // current stream is captured.
+  CUstream aside = nullptr;
   std::unordered_map<const void*, block> blocks;
   int64_t allocated = 0;
   int64_t peak_allocated = 0;
@@ -107,20 +114,32 @@ void trim(memory_state& self) {
   if (self.pool != nullptr) api().cuMemPoolTrimTo(self.pool, 0);
 }
 
+// Needs the lock. Null when the context is lost.
+CUstream stream_aside(memory_state& self) {
+  if (self.aside == nullptr && api().cuStreamCreate(&self.aside, stream_non_blocking) != success)
+    return nullptr;
+  return self.aside;
+}
+
 int32_t allocate_block(size_t bytes, void** result, ruda_error* error) {
   const int32_t id = native::current_stream();
-  const CUstream stream = driver_stream(id, "allocate", error);
+  CUstream stream = driver_stream(id, "allocate", error);
   if (stream == nullptr) return error != nullptr ? error->code : RUDA_ERROR_RUNTIME;
   memory_state& self = state_of_memory();
+  const bool captured = is_captured(id);
+  const outside_capture unsafe_calls_allowed;
   std::unique_lock lock(self.mutex);
   RUDA_TRY(open_pool(self, error));
+  // In a captured stream the allocation would be part of the graph, with an address of each replay.
+  if (captured) stream = stream_aside(self);
+  RUDA_CHECK(stream != nullptr, error, RUDA_ERROR_RUNTIME, "[allocate] no stream could be created");
   if (bytes > size_t{1} << 62) return report_out_of_memory(self, bytes, error);
   CUdeviceptr address = 0;
   CUresult code = take(self, bytes, stream, &address);
   if (code == error_out_of_memory) {
     // Memory that was freed behind work still running counts once that work is done.
     lock.unlock();
-    api().cuCtxSynchronize();
+    if (!captures_live()) api().cuCtxSynchronize();
     lock.lock();
     trim(self);
     code = take(self, bytes, stream, &address);
@@ -129,8 +148,9 @@ int32_t allocate_block(size_t bytes, void** result, ruda_error* error) {
   if (code != success)
     return fail_call(api(), "allocate", "cuMemAllocFromPoolAsync", code, error);
   if (settings().poison) api().cuMemsetD8Async(address, poison_byte, bytes, stream);
+  if (captured) RUDA_CUDA("allocate", error, cuStreamSynchronize, stream);
   *result = reinterpret_cast<void*>(address);
-  self.blocks.insert_or_assign(*result, block{bytes, id, running_kernel(), {}});
+  self.blocks.insert_or_assign(*result, block{bytes, id, running_kernel(), {}, 0, false});
   self.allocated += static_cast<int64_t>(bytes);
   self.peak_allocated = std::max(self.peak_allocated, self.allocated);
   ++self.allocations;
@@ -141,14 +161,23 @@ int32_t allocate_block(size_t bytes, void** result, ruda_error* error) {
 CUstream freeing_stream(memory_state& self, const block& freed) {
   const CUstream own = driver_stream(freed.stream, "release", nullptr);
   if (own == nullptr || freed.others.empty()) return own;
-  if (self.freeing == nullptr &&
-      api().cuStreamCreate(&self.freeing, stream_non_blocking) != success)
-    return nullptr;
+  const CUstream aside = stream_aside(self);
+  if (aside == nullptr) return nullptr;
   std::vector<int32_t> users = freed.others;
   users.push_back(freed.stream);
   for (const int32_t each : users)
-    if (order_foreign_stream(each, self.freeing, nullptr) != RUDA_OK) return nullptr;
-  return self.freeing;
+    if (order_foreign_stream(each, aside, nullptr) != RUDA_OK) return nullptr;
+  return aside;
+}
+
+// Needs the lock. A capture keeps what its streams used: a free would become part of the graph.
+bool keep_for_captures(block& freed, void* pointer) {
+  if (!captures_live()) return false;
+  bool kept = keep_for_capture(freed.stream, pointer);
+  for (size_t i = 0; i < freed.others.size() && !kept; ++i)
+    kept = keep_for_capture(freed.others[i], pointer);
+  if (kept) ++freed.graphs;
+  return kept;
 }
 
 }  // namespace
@@ -167,6 +196,8 @@ bool release(void* pointer) noexcept {
   const std::lock_guard lock(self.mutex);
   const auto found = self.blocks.find(pointer);
   if (found == self.blocks.end()) return false;
+  if (found->second.graphs != 0 || keep_for_captures(found->second, pointer)) [[unlikely]]
+    return !std::exchange(found->second.released, true);
   const block freed = std::move(found->second);
   self.blocks.erase(found);
   self.allocated -= static_cast<int64_t>(freed.bytes);
@@ -176,6 +207,33 @@ bool release(void* pointer) noexcept {
     api().cuMemsetD8Async(address_of(pointer), poison_byte, freed.bytes, stream);
   api().cuMemFreeAsync(address_of(pointer), stream);
   return true;
+}
+
+void* hold_block(const void* pointer) {
+  memory_state& self = state_of_memory();
+  const std::lock_guard lock(self.mutex);
+  auto found = self.blocks.find(pointer);
+  if (found == self.blocks.end()) {
+    const auto* address = static_cast<const char*>(pointer);
+    found = std::find_if(self.blocks.begin(), self.blocks.end(), [&](const auto& each) {
+      const auto* start = static_cast<const char*>(each.first);
+      return address > start && address < start + each.second.bytes;
+    });
+    if (found == self.blocks.end()) return nullptr;
+  }
+  ++found->second.graphs;
+  return const_cast<void*>(found->first);
+}
+
+void drop_block(void* pointer) noexcept {
+  memory_state& self = state_of_memory();
+  std::unique_lock lock(self.mutex);
+  const auto found = self.blocks.find(pointer);
+  // At the end of the process the blocks go before the graphs.
+  if (found == self.blocks.end() || --found->second.graphs != 0) return;
+  const bool released = std::exchange(found->second.released, false);
+  lock.unlock();
+  if (released) release(pointer);
 }
 
 size_t usable_size(const void* pointer) noexcept {
@@ -224,7 +282,7 @@ void reset_peak_memory_stats() noexcept {
 
 void empty_cache() noexcept {
   if (enter("empty_cache", nullptr) != RUDA_OK) return;
-  api().cuCtxSynchronize();
+  if (!captures_live()) api().cuCtxSynchronize();
   memory_state& self = state_of_memory();
   const std::lock_guard lock(self.mutex);
   trim(self);
@@ -245,9 +303,9 @@ void destroy_pool() noexcept {
       api().cuMemFreeAsync(address_of(pointer), stream);
   self.blocks.clear();
   api().cuCtxSynchronize();
-  if (self.freeing != nullptr) api().cuStreamDestroy(self.freeing);
+  if (self.aside != nullptr) api().cuStreamDestroy(self.aside);
   if (self.pool != nullptr) api().cuMemPoolDestroy(self.pool);
-  self.freeing = nullptr;
+  self.aside = nullptr;
   self.pool = nullptr;
 }
 

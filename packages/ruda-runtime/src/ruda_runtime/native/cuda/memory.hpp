@@ -15,6 +15,8 @@ void* allocate(size_t bytes, ruda_error* error) noexcept;
 bool release(void* pointer) noexcept;
 // 0: not the start of a live block.
 size_t usable_size(const void* pointer) noexcept;
+void* hold_block(const void* pointer);
+void drop_block(void* block) noexcept;
 int32_t record_stream(const void* pointer, int32_t stream, ruda_error* error) noexcept;
 void memory_stats(ruda_memory_stats* stats) noexcept;
 void reset_peak_memory_stats() noexcept;

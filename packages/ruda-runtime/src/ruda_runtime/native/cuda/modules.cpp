@@ -5,6 +5,7 @@
 
 #include <ruda/entry.hpp>
 
+#include "graph.hpp"
 #include "target.hpp"
 
 namespace ruda::native::cuda {
@@ -54,6 +55,7 @@ int32_t load_function(const image& source, const char* kernel, CUfunction* funct
                "[%s] needs %u bytes of shared memory a block, %s has %d; use smaller blocks or fewer "
                "stages",
                kernel, source.shared_bytes, device().name.c_str(), device().shared_memory_per_block);
+    const outside_capture unsafe_calls_allowed;
     module_table& table = the_modules();
     const std::lock_guard lock(table.mutex);
     CUmodule module = nullptr;

@@ -8,6 +8,7 @@
 
 #include <ruda/entry.hpp>
 
+#include "graph.hpp"
 #include "streams.hpp"
 #include "target.hpp"
 
@@ -83,6 +84,7 @@ void* allocate_pinned(size_t bytes, ruda_error* error) noexcept {
     RUDA_CHECK(bytes <= size_t{1} << 46, error, RUDA_ERROR_MEMORY,
                "[allocate_pinned] out of host memory: asked for %zu bytes", bytes);
     const size_t size = rounded(bytes);
+    const outside_capture unsafe_calls_allowed;
     pinned_state& self = the_state();
     const std::lock_guard lock(self.mutex);
     for (auto& [address, each] : self.blocks) {

@@ -7,6 +7,7 @@
 
 #include <ruda/entry.hpp>
 
+#include "../capture.hpp"
 #include "target.hpp"
 
 namespace ruda::native::cuda {
@@ -94,6 +95,7 @@ int32_t synchronize(int32_t id, ruda_error* error) noexcept {
   int32_t status = RUDA_OK;
   for (size_t each = 0; each < capacity; ++each) {
     if (existing(static_cast<int32_t>(each)) == nullptr) continue;
+    if (is_captured(static_cast<int32_t>(each))) continue;  // none of its work is done now
     ruda_error unheard;
     const int32_t found =
         synchronize(static_cast<int32_t>(each), status == RUDA_OK ? error : &unheard);

@@ -16,6 +16,9 @@ using CUevent = struct CUevent_st*;
 using CUmodule = struct CUmod_st*;
 using CUfunction = struct CUfunc_st*;
 using CUmemoryPool = struct CUmemPoolHandle_st*;
+using CUgraph = struct CUgraph_st*;
+using CUgraphExec = struct CUgraphExec_st*;
+using CUgraphNode = struct CUgraphNode_st*;
 
 // CUresult
 constexpr CUresult success = 0;
@@ -52,6 +55,10 @@ constexpr unsigned event_disable_timing = 2;
 constexpr unsigned host_alloc_portable = 1;
 constexpr unsigned memory_type_device = 2;
 
+// CUstreamCaptureMode
+constexpr int capture_thread_local = 1;
+constexpr int capture_relaxed = 2;
+
 // CUfunction_attribute
 constexpr int function_max_dynamic_shared = 8;
 
@@ -77,6 +84,13 @@ struct CUmemPoolProps {
   unsigned char reserved[54] = {};
 };
 static_assert(sizeof(CUmemPoolProps) == 88);
+
+struct CUgraphExecUpdateResultInfo {
+  int result = 0;
+  CUgraphNode error_node = nullptr;
+  CUgraphNode error_from_node = nullptr;
+};
+static_assert(sizeof(CUgraphExecUpdateResultInfo) == 24);
 
 struct CUDA_MEMCPY2D {
   size_t source_x = 0, source_y = 0;
