@@ -33,6 +33,7 @@ BUILD_REQUIREMENTS = [
 TEST_REQUIREMENTS = [
     "pytest>=8",
     "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
     "hypothesis>=6.100",
     "expecttest>=0.2",
     "accelerate>=1",
@@ -160,7 +161,13 @@ def tests(session: nox.Session) -> None:
         session.run("python", "-m", "pytest", *selected)
         return
     for name in PACKAGES:
-        session.run("python", "-m", "pytest", f"packages/{name}/tests")
+        # Device kernels in Triton's interpreter: slow, and one thread a process.
+        kernels = sorted(map(str, package_dir(name).glob("tests/**/test_*kernels.py")))
+        kernels = kernels if name in ("ruda-blas", "ruda-dnn") else []
+        ignored = [f"--ignore={path}" for path in kernels]
+        session.run("python", "-m", "pytest", f"packages/{name}/tests", *ignored)
+        if kernels:
+            session.run("python", "-m", "pytest", "-n", str(os.cpu_count() or 1), *kernels)
 
 
 @nox.session
