@@ -22,7 +22,7 @@ from pathlib import Path
 
 RUNTIME = Path(__file__).resolve().parent.parent / "packages" / "ruda-runtime"
 NATIVE = RUNTIME / "src" / "ruda_runtime" / "native"
-BINDINGS = ("module.cpp", "bindings_", "exchange_", "tensor.cpp")
+BINDINGS = ("module.cpp", "bindings_", "exchange_")
 OPTIONS = {
     "address": {"ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0"},
     # Exits at the first report, so that a report is never lost in the output.
