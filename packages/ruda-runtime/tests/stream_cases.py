@@ -225,6 +225,7 @@ def case_wait_event_orders_streams_without_the_host() -> None:
         slow(x, 1, 0)
     two.synchronize()
     assert x.numpy()[0] == 6
+    one.synchronize()  # x must not be freed before
 
 
 def case_wait_stream_orders_streams() -> None:
