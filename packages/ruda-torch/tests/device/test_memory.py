@@ -12,6 +12,12 @@ import ruda_torch
 DEVICE = "ruda:0"
 
 
+@pytest.fixture(autouse=True, scope="module")
+def used_device() -> None:
+    """torch.accelerator has no numbers before the device's first use."""
+    torch.empty(1, device=DEVICE)
+
+
 def allocated() -> int:
     gc.collect()
     return ruda_torch.memory_allocated()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -139,7 +140,10 @@ def test_registering_imports_nothing() -> None:
         "import sys, torch; before = set(sys.modules); import ruda_torch\n"
         "print(sorted(n for n in set(sys.modules) - before if 'multiprocessing' in n))"
     )
+    # An installed wheel is imported by `import torch` otherwise.
+    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
-    )
+        [sys.executable, "-c", code],
+        env=environment, capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
     assert done.stdout.strip() == "['ruda_torch._multiprocessing']"
