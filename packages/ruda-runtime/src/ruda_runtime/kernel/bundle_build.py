@@ -114,15 +114,14 @@ def build(
 def plan(architectures: Sequence[int], packages: Sequence[str], sample: bool) -> Iterator[Job]:
     """What a bundle contains: the ``bundle()`` lists of all ``launch.py``."""
     for package in packages:
-        found = families(package)
-        for family in found:
+        for family in families(package):
             if family.bundle is None:
                 continue
             listed = family.bundle()
             if sample:
                 listed = list({each.function: each for each in reversed(listed)}.values())
             for each in listed:
-                kernel = kernel_of_function(each.function, found)
+                kernel = kernel_of_function(each.function)
                 for architecture in architectures:
                     yield Job(package, kernel.name, each, architecture)
 
@@ -142,7 +141,7 @@ def _compile(job: Job, options: CompileOptions) -> Outcome:
     if uses_bf16 and job.architecture < _FIRST_BF16:
         return Outcome(job, left_out="bfloat16 needs sm_80")
     try:
-        kernel = kernel_of_function(job.wanted.function, families(job.package))
+        kernel = kernel_of_function(job.wanted.function)
         artifact = obtain(kernel, job.wanted, job.architecture, options, None)
         source = kernel.source_hash(options)
     except RudaError as error:

@@ -53,15 +53,16 @@ def discover() -> None:
         families(package)
 
 
-def kernel_of_function(function: str, among: list[Family]) -> Kernel:
-    """The kernel whose device function has that name.
+def kernel_of_function(function: str) -> Kernel:
+    """The kernel whose device function has that name, in any package: families use each other's.
 
     Raises:
         RudaValueError: none has.
     """
-    for family in among:
-        if function in family.kernels:
-            return family.kernels[function]
+    for package in PACKAGES:
+        for family in families(package):
+            if function in family.kernels:
+                return family.kernels[function]
     raise RudaValueError(f"[bundle] {function} is in a bundle() list, and no Definition names it")
 
 
