@@ -54,12 +54,15 @@ def discover() -> None:
 
 
 def kernel_of_function(function: str) -> Kernel:
-    """The kernel whose device function has that name, in any package: families use each other's.
+    """The kernel whose device function has that name.
+
+    The function's own package is looked at first, then all others: families use each other's
+    kernels, and a package need not be one of ours.
 
     Raises:
         RudaValueError: none has.
     """
-    for package in PACKAGES:
+    for package in dict.fromkeys((function.partition(".")[0], *PACKAGES)):
         for family in families(package):
             if function in family.kernels:
                 return family.kernels[function]
