@@ -11,6 +11,8 @@
 
 #include <array>
 #include <atomic>
+#include <cstdint>
+#include <limits>
 
 #include <ruda/entry.hpp>
 
@@ -63,6 +65,25 @@ inline ruda_argument nothing() noexcept { return ruda_argument{}; }
 struct grid {
   uint32_t x = 1, y = 1, z = 1;
 };
+
+inline int64_t ceil_div(int64_t value, int64_t by) noexcept { return (value + by - 1) / by; }
+
+// A number that the kernels take as 32 bits, or that is a grid's extent (65535 in y and z).
+inline int32_t check_device_limit(int64_t value, const char* operation, const char* what,
+                                  ruda_error* error,
+                                  int64_t limit = std::numeric_limits<int32_t>::max()) {
+  RUDA_CHECK(value <= limit, error, RUDA_ERROR_UNSUPPORTED,
+             "[%s] %s: got %lld, wanted at most %lld on the cuda target", operation, what,
+             static_cast<long long>(value), static_cast<long long>(limit));
+  return RUDA_OK;
+}
+
+constexpr int64_t largest_grid_y = 65535;
+
+// Programs that check_device_limit has seen.
+inline grid programs(int64_t x, int64_t y = 1) noexcept {
+  return {static_cast<uint32_t>(x), static_cast<uint32_t>(y), 1};
+}
 
 // A kernel by name, found at its first launch.
 class device_kernel {
