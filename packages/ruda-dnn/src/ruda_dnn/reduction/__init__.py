@@ -1,0 +1,1 @@
+"""Device kernels of ATen's reductions; ruda-torch launches them. No Python functions."""
