@@ -49,6 +49,7 @@ description read(const char* text) {
   made.image = need(source, "image", json::type::text).text;
   made.entry = need(source, "entry", json::type::text).text;
   made.function = need(source, "function", json::type::text).text;
+  made.name = source["name"].is == json::type::text ? source["name"].text : made.entry;
   const auto& aligned = source["divisible_by_16"].list;
   for (const json& each : need(source, "parameters", json::type::list).list) {
     std::string name = need(each, "name", json::type::text).text;

@@ -18,6 +18,7 @@ struct packed_parameter {
 struct description {
   std::string text;  // the JSON, as the server gets it
   std::string image, entry, function;
+  std::string name;  // of the kernel in reports; where none is given, the entry
   std::vector<packed_parameter> packed;  // in launch order, scratch pointers included
   unsigned parameters = 0;               // of them, without scratch
   unsigned shared = 0;

@@ -114,9 +114,17 @@ DRIVER_API CUresult cuGetProcAddress(const char* symbol, void** pointer, int ver
   return cuGetProcAddress_v2(symbol, pointer, version, flags, nullptr);
 }
 
+// NVIDIA's libraries ask for undocumented tables and call this without looking whether it is there.
+DRIVER_API CUresult cuGetExportTable(const void** table, const void* id) {
+  if (table == nullptr || id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *table = nullptr;
+  return CUDA_ERROR_NOT_FOUND;
+}
+
 namespace {
 const entry_table entries{
     entry<&cuInit>("cuInit", 2000),
+    entry<&cuGetExportTable>("cuGetExportTable", 3000),
     entry<&cuDriverGetVersion>("cuDriverGetVersion", 2020),
     entry<&cuGetProcAddress>("cuGetProcAddress", 11030),
     entry<&cuGetProcAddress_v2>("cuGetProcAddress", 12000),

@@ -64,6 +64,14 @@ CUresult check_shape(const char* call, function& what, const launch_shape& shape
   return CUDA_SUCCESS;
 }
 
+void count_launch(const launch_shape& shape) {
+  counters& all = counters::get();
+  all.launches.fetch_add(1, std::memory_order_relaxed);
+  all.grid_x.fetch_add(shape.grid[0], std::memory_order_relaxed);
+  all.grid_y.fetch_add(shape.grid[1], std::memory_order_relaxed);
+  all.grid_z.fetch_add(shape.grid[2], std::memory_order_relaxed);
+}
+
 CUresult launch(const char* call, CUfunction what, const launch_shape& shape, CUstream handle,
                 void** parameters, void** extra) {
   stream* on = nullptr;
@@ -81,7 +89,7 @@ CUresult launch(const char* call, CUfunction what, const launch_shape& shape, CU
     std::array<uint64_t, most_recorded> values;
     CUresult code = decode_arguments(call, *what, parameters, extra, values.data(), values.size());
     if (code != CUDA_SUCCESS) return code;
-    counters::get().launches.fetch_add(1, std::memory_order_relaxed);
+    count_launch(shape);
     return CUDA_SUCCESS;
   }
   std::shared_ptr<kernel_operation> work;
@@ -123,7 +131,7 @@ void kernel_operation::addresses(const std::function<void(uint64_t)>& each) cons
 }
 
 CUresult kernel_operation::run(stream& on) {
-  counters::get().launches.fetch_add(1, std::memory_order_relaxed);
+  count_launch(shape);
   if (settings::get().record_only) return CUDA_SUCCESS;
   return server_link::get().launch(*this, on);
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <thread>
+#include <utility>
 
 namespace driver_double {
 namespace {
@@ -74,12 +75,16 @@ void stream::finish() {
 }
 
 void stream::fail(CUresult code) {
-  int none = CUDA_SUCCESS;
-  failure_.compare_exchange_strong(none, code);
+  std::lock_guard lock(mutex_);
+  if (failure_.load(std::memory_order_relaxed) != CUDA_SUCCESS) return;
+  failure_text_ = thread_report();
+  failure_.store(code);
 }
 
 CUresult stream::take_failure() {
   if (failure_.load(std::memory_order_relaxed) == CUDA_SUCCESS) return CUDA_SUCCESS;
+  std::lock_guard lock(mutex_);
+  tell_failure(std::exchange(failure_text_, ""));
   return static_cast<CUresult>(failure_.exchange(CUDA_SUCCESS));
 }
 

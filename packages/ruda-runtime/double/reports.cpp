@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <utility>
 
 namespace driver_double {
 namespace {
@@ -28,8 +29,13 @@ struct named_counter {
   std::atomic<int64_t> counters::* value;
 };
 
+thread_local std::string newest_of_thread, told;
+
 constexpr named_counter names[] = {
     {"launches", &counters::launches},
+    {"grid_x", &counters::grid_x},
+    {"grid_y", &counters::grid_y},
+    {"grid_z", &counters::grid_z},
     {"interpreted", &counters::interpreted},
     {"copies", &counters::copies},
     {"sets", &counters::sets},
@@ -61,6 +67,7 @@ CUresult report(CUresult code, const char* format, ...) {
   va_start(arguments, format);
   std::vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
+  newest_of_thread = text;
   report_list& all = list();
   std::lock_guard lock(all.mutex);
   ++all.count;
@@ -68,6 +75,9 @@ CUresult report(CUresult code, const char* format, ...) {
   if (all.texts.size() < kept_reports) all.texts.emplace_back(text);
   return code;
 }
+
+const std::string& thread_report() { return newest_of_thread; }
+void tell_failure(std::string text) { told = std::move(text); }
 
 int64_t report_count() {
   std::lock_guard lock(list().mutex);
@@ -83,6 +93,13 @@ DRIVER_API const char* ruda_double_last_report() {
   thread_local std::string copy;
   std::lock_guard lock(list().mutex);
   copy = list().last;
+  return copy.c_str();
+}
+
+// Why the work failed whose error a call of this thread handed over last; empty when asked again.
+DRIVER_API const char* ruda_double_failure() {
+  thread_local std::string copy;
+  copy = std::exchange(told, "");
   return copy.c_str();
 }
 

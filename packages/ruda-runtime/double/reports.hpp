@@ -14,6 +14,9 @@ CUresult report(CUresult code, const char* format, ...) __attribute__((format(pr
 
 struct counters {
   std::atomic<int64_t> launches{0};     // kernel launches accepted, replays of graphs included
+  std::atomic<int64_t> grid_x{0};       // sums of the launches' grids
+  std::atomic<int64_t> grid_y{0};
+  std::atomic<int64_t> grid_z{0};
   std::atomic<int64_t> interpreted{0};  // launches that the server has run
   std::atomic<int64_t> copies{0};
   std::atomic<int64_t> sets{0};
@@ -35,5 +38,9 @@ struct counters {
 };
 
 int64_t report_count();
+
+// The newest report of the calling thread, and the failure that it is told of now.
+const std::string& thread_report();
+void tell_failure(std::string text);
 
 }  // namespace driver_double

@@ -109,8 +109,11 @@ CUresult server_link::launch(const kernel_operation& what, const stream& on) {
     ++counters::get().interpreted;
     return CUDA_SUCCESS;
   }
-  return report(static_cast<CUresult>(answer.code), "[cuLaunchKernel] kernel %s (%s) on %s: %s",
-                what.what->name.c_str(), of->function.c_str(), on.name(), text.c_str());
+  const auto& grid = what.shape.grid;
+  return report(static_cast<CUresult>(answer.code),
+                "[cuLaunchKernel] kernel %s (%s) with grid (%u, %u, %u) on %s: %s",
+                of->name.c_str(), of->function.c_str(), grid[0], grid[1], grid[2], on.name(),
+                text.c_str());
 }
 
 void server_link::stop() {

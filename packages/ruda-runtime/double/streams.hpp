@@ -85,6 +85,7 @@ struct stream : handle {
   bool started_ = false, finishing_ = false;
   std::atomic<uint64_t> submitted_{0}, completed_{0};
   std::atomic<int> failure_{0};
+  std::string failure_text_;  // its report
   std::mt19937_64 random_;
 };
 
