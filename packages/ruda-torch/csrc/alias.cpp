@@ -1,6 +1,7 @@
 #include "alias.h"
 
 #include "allocator.h"
+#include "cuda/operators.h"
 #include "runtime.h"
 #include "state.h"
 #include "streams.h"
@@ -59,6 +60,7 @@ at::Tensor tensor_over(c10::Storage storage, c10::DispatchKey key, const at::Ten
 at::Tensor alias_as_cpu(const at::Tensor& ruda) {
   TORCH_INTERNAL_ASSERT(ruda.device().type() == kRuda && ruda.layout() == c10::kStrided);
   ensure_usable();
+  if (on_cuda()) refuse_on_cuda("alias_as_cpu", ruda);
   wait_for_current_stream();  // what follows reads or writes the memory on this thread
   const c10::Storage& owner = ruda.storage();
   auto storage = c10::make_intrusive<c10::StorageImpl>(

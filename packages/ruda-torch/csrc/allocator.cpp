@@ -1,5 +1,6 @@
 #include "allocator.h"
 
+#include "cuda/target.h"
 #include "runtime.h"
 #include "state.h"
 #include "streams.h"
@@ -47,6 +48,18 @@ void report(void* pointer, int64_t sign) {
 
 std::function<std::pair<size_t, size_t>()> g_memory_info;
 
+// From one block to another.
+void copy_in_pool(void* target, const void* source, size_t nbytes) {
+  if (nbytes == 0) return;
+  if (on_cuda()) {
+    ruda_error error{};
+    check(api()->copy_on_device(target, source, nbytes, api()->current_stream(), &error), error);
+    return;
+  }
+  wait_for_current_stream();
+  std::memcpy(target, source, nbytes);
+}
+
 class RudaAllocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t nbytes) override {
@@ -57,8 +70,7 @@ class RudaAllocator final : public c10::DeviceAllocator {
   c10::DeleterFnPtr raw_deleter() const override { return &pool_release; }
 
   void copy_data(void* target, const void* source, size_t count) const override {
-    wait_for_current_stream();
-    default_copy_data(target, source, count);
+    copy_in_pool(target, source, count);
   }
 
   bool initialized() override { return is_initialized(); }
@@ -192,8 +204,7 @@ void resize_storage(const c10::Storage& storage, size_t nbytes) {
   TORCH_CHECK(impl->resizable(), "[resize_] the storage is not resizable");
   c10::DataPtr memory = ruda_allocator()->allocate(nbytes);
   const size_t kept = std::min(nbytes, storage.nbytes());
-  wait_for_current_stream();
-  if (kept != 0) std::memcpy(memory.mutable_get(), storage.data(), kept);
+  copy_in_pool(memory.mutable_get(), storage.data(), kept);
   impl->set_data_ptr_noswap(std::move(memory));
   impl->set_nbytes(nbytes);
 }

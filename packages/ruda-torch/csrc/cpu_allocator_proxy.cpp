@@ -1,6 +1,7 @@
 #include "cpu_allocator_proxy.h"
 
 #include "allocator.h"
+#include "cuda/target.h"
 #include "runtime.h"
 
 #include <c10/core/CPUAllocator.h>
@@ -55,7 +56,7 @@ void install_cpu_allocator_proxy() {
 
 bool inside_ruda() { return t_inside; }
 
-InsideRuda::InsideRuda() : before_(t_inside) { t_inside = true; }
+InsideRuda::InsideRuda() : before_(t_inside) { t_inside = !on_cuda(); }
 
 InsideRuda::~InsideRuda() { t_inside = before_; }
 

@@ -2,7 +2,8 @@
 //
 // A CPU kernel that runs on aliases of ruda memory takes its results from the CPU allocator. While
 // an `InsideRuda` lives on the calling thread, that allocator gives blocks of our pool instead:
-// counted, cached, and movable into a ruda storage without a copy. Elsewhere it is untouched.
+// counted, cached, and movable into a ruda storage without a copy. Elsewhere it is untouched, and so
+// it is on the cuda target, whose pool has no memory that a CPU kernel could use.
 #pragma once
 
 namespace ruda_torch {

@@ -1,5 +1,6 @@
 #include "pinned.h"
 
+#include "cuda/target.h"
 #include "runtime.h"
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -19,12 +20,10 @@ class PinnedAllocator final : public at::HostAllocator {
  public:
   c10::DataPtr allocate(size_t nbytes) override {
     if (nbytes == 0) return {nullptr, nullptr, &release, c10::Device(c10::kCPU)};
-    const size_t rounded = (nbytes + kAlignment - 1) / kAlignment * kAlignment;
-    void* pointer = std::aligned_alloc(kAlignment, rounded);
-    TORCH_CHECK_WITH(OutOfMemoryError, pointer != nullptr, "[pin_memory] out of memory: got a "
-                     "request of ", nbytes, " bytes, which the system refused");
+    const bool locked = on_cuda();
+    void* pointer = locked ? page_locked(nbytes) : ordinary(nbytes);
     std::lock_guard<std::mutex> lock(mutex_);
-    blocks_[pointer] = nbytes;
+    blocks_[pointer] = {nbytes, locked};
     stats_.active_requests.increase(1);
     stats_.active_bytes.increase(nbytes);
     stats_.allocations.increase(1);
@@ -43,13 +42,14 @@ class PinnedAllocator final : public at::HostAllocator {
     std::lock_guard<std::mutex> lock(mutex_);
     auto after = blocks_.upper_bound(const_cast<void*>(pointer));
     if (after == blocks_.begin()) return false;
-    const auto& [start, nbytes] = *std::prev(after);
-    return pointer < static_cast<const char*>(start) + nbytes;
+    const auto& [start, block] = *std::prev(after);
+    return pointer < static_cast<const char*>(start) + block.nbytes;
   }
 
-  // A copy is done when its call returns: there is nothing to wait for before a block is reused.
+  // Nothing to note: on the host target a copy is done when its call returns, and ruda-runtime knows
+  // which copies use a page-locked block.
   bool record_event(void* pointer, void*, c10::Stream) override { return owns(pointer); }
-  void empty_cache() override {}  // freed blocks go back to the system at once
+  void empty_cache() override {}  // ordinary blocks go back at once, page-locked ones to ruda-runtime
   at::HostStats get_stats() override {
     std::lock_guard<std::mutex> lock(mutex_);
     return stats_;
@@ -66,18 +66,41 @@ class PinnedAllocator final : public at::HostAllocator {
   }
 
  private:
+  struct Block {
+    size_t nbytes;
+    bool locked;  // by the driver
+  };
+
   static void release(void* pointer);
 
-  void forget(void* pointer) {
+  static void* ordinary(size_t nbytes) {
+    const size_t rounded = (nbytes + kAlignment - 1) / kAlignment * kAlignment;
+    void* pointer = std::aligned_alloc(kAlignment, rounded);
+    TORCH_CHECK_WITH(OutOfMemoryError, pointer != nullptr, "[pin_memory] out of memory: got a "
+                     "request of ", nbytes, " bytes, which the system refused");
+    return pointer;
+  }
+
+  static void* page_locked(size_t nbytes) {
+    ruda_error error{};
+    void* pointer = api()->allocate_pinned(nbytes, &error);
+    if (pointer == nullptr) check(error.code == RUDA_OK ? RUDA_ERROR_MEMORY : error.code, error);
+    return pointer;
+  }
+
+  // What is left to free of a block: none for an unknown one.
+  Block forget(void* pointer) {
     std::lock_guard<std::mutex> lock(mutex_);
-    const auto block = blocks_.find(pointer);
-    if (block == blocks_.end()) return;
+    const auto found = blocks_.find(pointer);
+    if (found == blocks_.end()) return {0, false};
+    const Block block = found->second;
     stats_.active_requests.decrease(1);
-    stats_.active_bytes.decrease(block->second);
+    stats_.active_bytes.decrease(block.nbytes);
     stats_.allocations.decrease(1);
-    stats_.allocated_bytes.decrease(block->second);
+    stats_.allocated_bytes.decrease(block.nbytes);
     ++stats_.num_host_free;
-    blocks_.erase(block);
+    blocks_.erase(found);
+    return block;
   }
 
   template <class Function>
@@ -89,7 +112,7 @@ class PinnedAllocator final : public at::HostAllocator {
   }
 
   std::mutex mutex_;
-  std::map<void*, size_t> blocks_;
+  std::map<void*, Block> blocks_;
   at::HostStats stats_;
 };
 
@@ -100,8 +123,11 @@ PinnedAllocator& instance() {
 
 void PinnedAllocator::release(void* pointer) {
   if (pointer == nullptr) return;
-  instance().forget(pointer);
-  std::free(pointer);
+  if (instance().forget(pointer).locked) {
+    api()->release_pinned(pointer);
+  } else {
+    std::free(pointer);
+  }
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Pinned host memory. On the host target every byte is reachable by the device, so that pinning is
-// a mark; the mark is kept so that programs which ask for pinned memory behave the same.
+// Pinned host memory: page-locked by the driver once the device is in use on the cuda target. On the
+// host target every byte is reachable by the device, so that pinning is a mark; the mark is kept so that
+// programs which ask for pinned memory behave the same.
 #pragma once
 
 #include <c10/core/Allocator.h>

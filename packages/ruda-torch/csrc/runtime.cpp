@@ -1,5 +1,7 @@
 #include "runtime.h"
 
+#include "cuda/target.h"
+
 #include <c10/util/Exception.h>
 #include <ruda/entry.hpp>
 
@@ -73,7 +75,7 @@ ruda_view view_of(const at::Tensor& tensor, const char* operation) {
   view.strides = tensor.strides().data();
   view.ndim = static_cast<int32_t>(tensor.dim());
   view.dtype = *dtype;
-  view.target = RUDA_HOST;
+  view.target = on_cuda() && tensor.is_privateuseone() ? RUDA_CUDA : RUDA_HOST;
   view.device = 0;
   return view;
 }

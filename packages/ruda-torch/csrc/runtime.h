@@ -25,7 +25,7 @@ void check(int32_t status, const ruda_error& error);
 // The element type's number in the C interface, or nothing when it has none (complex, float8, ...).
 std::optional<int32_t> ruda_dtype_of(c10::ScalarType type);
 
-// A view of a strided tensor, on ruda or on the CPU (both are host memory on the host target). It
+// A view of a strided tensor, on ruda or on the CPU. It
 // borrows the tensor's sizes and strides: keep the tensor alive and unchanged. `operation` is the
 // name in the error text. A conjugate or negative view is refused, since a view cannot say it.
 ruda_view view_of(const at::Tensor& tensor, const char* operation);

@@ -1,5 +1,8 @@
 #include "state.h"
 
+#include "cuda/target.h"
+#include "runtime.h"
+
 #include <c10/util/Exception.h>
 #include <pthread.h>
 
@@ -26,7 +29,8 @@ void initialize_slow() {
   // Without a lock: the action takes the interpreter's lock, which a waiting thread may hold. Threads
   // that come here together run it each.
   if (g_first_use) g_first_use();
-  g_initialized.store(true, std::memory_order_relaxed);
+  detail::g_on_cuda.store(api()->target() == RUDA_CUDA, std::memory_order_relaxed);
+  g_initialized.store(true, std::memory_order_release);
 }
 
 void on_first_use(std::function<void()> action) { g_first_use = std::move(action); }

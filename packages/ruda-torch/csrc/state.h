@@ -10,7 +10,7 @@ extern std::atomic<bool> g_initialized;
 extern std::atomic<bool> g_bad_fork;
 
 // True once the device was used in this process.
-inline bool is_initialized() { return g_initialized.load(std::memory_order_relaxed); }
+inline bool is_initialized() { return g_initialized.load(std::memory_order_acquire); }
 
 // True in a child that was forked from a process that had used the device.
 inline bool in_bad_fork() { return g_bad_fork.load(std::memory_order_relaxed); }

@@ -1,5 +1,6 @@
 #include "boxed.h"
 
+#include "../cuda/operators.h"
 #include "../runtime.h"
 #include "../threads.h"
 #include "host_call.h"
@@ -103,12 +104,37 @@ Plan plan_of(const c10::FunctionSchema& schema) {
   return plan;
 }
 
+// A tensor among the arguments, which says what the call was about; undefined when there is none.
+at::Tensor some_tensor(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  for (const c10::IValue& value : torch::jit::last(stack, op.schema().arguments().size())) {
+    if (value.isTensor() && value.toTensor().defined()) return value.toTensor();
+    if (value.isTensorList() && value.toTensorList().size() != 0) {
+      return value.toTensorList().get(0);
+    }
+  }
+  return {};
+}
+
+void run_on_cuda(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                 torch::jit::Stack* stack) {
+  const auto* kernel = find_cuda_operator(c10::toString(op.operator_name()));
+  if (kernel == nullptr) {
+    refuse_on_cuda(c10::toString(op.operator_name()), some_tensor(op, *stack));
+  }
+  kernel->callBoxed(op, keys, stack);
+}
+
 class Boxed final : public c10::OperatorKernel {
  public:
   Boxed(const c10::FunctionSchema& schema, bool cpu_scalars)
       : plan_(plan_of(schema)), cpu_scalars_(cpu_scalars) {}
 
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+    if (on_cuda()) {
+      run_on_cuda(op, keys, stack);
+      return;
+    }
     HostCall call;
     OneThread threads;
     // The stack gets aliases; the originals stay alive here.
@@ -214,21 +240,16 @@ constexpr Listed kListed[] = {
 };
 
 // What an operator without a kernel gets.
-void not_listed(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
-  std::string_view dtype = "not given";
-  for (const c10::IValue& value : arguments) {
-    if (value.isTensor() && value.toTensor().defined()) {
-      dtype = c10::getDtypeNames(value.toTensor().scalar_type()).first;
-      break;
-    }
-    if (value.isTensorList() && value.toTensorList().size() != 0) {
-      dtype = c10::getDtypeNames(value.toTensorList().get(0).scalar_type()).first;
-      break;
-    }
+void not_listed(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                torch::jit::Stack* stack) {
+  if (on_cuda()) {
+    run_on_cuda(op, keys, stack);
+    return;
   }
+  const at::Tensor tensor = some_tensor(op, *stack);
   TORCH_CHECK_NOT_IMPLEMENTED(
-      false, "[", op.operator_name(), "] has no kernel on ruda (target host, dtype ", dtype,
+      false, "[", op.operator_name(), "] has no kernel on ruda (target host, dtype ",
+      tensor.defined() ? c10::getDtypeNames(tensor.scalar_type()).first : "not given",
       "); nothing falls back to the CPU by itself: move the tensors with .cpu() to compute it "
       "there");
 }
@@ -245,7 +266,8 @@ c10::OperatorHandle find_operator(const std::string& name) {
 BoxedOperator::BoxedOperator(const char* name, bool cpu_scalars)
     : handle_(find_operator(name)),
       kernel_(c10::KernelFunction::makeFromBoxedFunctor(
-          std::make_unique<Boxed>(handle_.schema(), cpu_scalars))) {}
+          std::make_unique<Boxed>(handle_.schema(), cpu_scalars))),
+      on_cuda_(find_cuda_operator(name)) {}
 
 std::vector<std::string> host_operators() {
   std::vector<std::string> names;

@@ -1,6 +1,9 @@
 // The boxed kernel: one piece of code that serves every operator of the explicit list
-// (src/ruda_torch/data/host_operators.inc) by calling ATen's CPU kernel on aliases.
+// (src/ruda_torch/data/host_operators.inc): on the host target by calling ATen's CPU kernel on
+// aliases, on the cuda target by the implementation that cuda/operators.h has for it, if any.
 #pragma once
+
+#include "../cuda/target.h"
 
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -21,6 +24,10 @@ class BoxedOperator {
 
   template <class Return, class... Args>
   Return call(Args... args) const {
+    if (on_cuda() && on_cuda_ != nullptr) {
+      return on_cuda_->call<Return, Args...>(
+          handle_, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), std::forward<Args>(args)...);
+    }
     return kernel_.call<Return, Args...>(
         handle_, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), std::forward<Args>(args)...);
   }
@@ -28,6 +35,7 @@ class BoxedOperator {
  private:
   c10::OperatorHandle handle_;
   c10::KernelFunction kernel_;
+  const c10::KernelFunction* on_cuda_;
 };
 
 // The operators of the explicit list, without "aten::".

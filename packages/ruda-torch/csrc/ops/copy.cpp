@@ -1,10 +1,13 @@
 // Copies: between CPU and ruda and within ruda, with conversion, broadcasting, strides and lazy
-// conjugate and negative bits. Both sides are host memory, so that ATen's CPU copy does the work on
-// aliases. A copy is complete when its call returns, whatever `non_blocking` says.
+// conjugate and negative bits. On the host target both sides are host memory: ATen's CPU copy does the
+// work on aliases, and a copy is complete when its call returns, whatever `non_blocking` says. The cuda
+// target's copies are in cuda/copy.cpp.
 
 #include "alias.h"
 #include "allocator.h"
 #include "counters.h"
+#include "cuda/copy.h"
+#include "cuda/target.h"
 #include "cpu_allocator_proxy.h"
 #include "runtime.h"
 #include "state.h"
@@ -35,20 +38,6 @@ at::Tensor as_cpu(const at::Tensor& tensor, const char* role) {
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == c10::kStrided, "[copy_] ", role, ": got layout ",
                               tensor.layout(), ", wanted torch.strided");
   return on_ruda(tensor) ? alias_as_cpu(tensor) : tensor;
-}
-
-void count_copy(const at::Tensor& source, const at::Tensor& target) {
-  Counters& all = counters();
-  const auto nbytes = static_cast<int64_t>(target.nbytes());
-  if (on_ruda(source) && on_ruda(target)) {
-    count(all.library_calls);
-  } else if (on_ruda(target)) {
-    count(all.transfers_to_device);
-    count(all.bytes_to_device, nbytes);
-  } else {
-    count(all.transfers_to_host);
-    count(all.bytes_to_host, nbytes);
-  }
 }
 
 bool is_strided_real(const at::Tensor& tensor) {
@@ -84,10 +73,14 @@ void copy_in_parts(const at::Tensor& target, at::Tensor source) {
 
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (on_cuda()) {
+    cuda_copy(target, source, non_blocking);
+    return target;
+  }
   const InsideRuda inside;
   // Here, because the aliases have storages of their own: ATen's check does not see that they share.
   at::assert_no_partial_overlap(target, source);
-  count_copy(source, target);
+  count_copy(target, source);
   OneThread threads;
   if (target.numel() > kFewElements) threads.end();
   at::Tensor written = as_cpu(target, "target");
@@ -111,7 +104,7 @@ bool same_bytes(const at::Tensor& target, const at::Tensor& source) {
 void copy_bytes(const at::Tensor& target, const at::Tensor& source) {
   ensure_usable();
   wait_for_current_stream();
-  count_copy(source, target);
+  count_copy(target, source);
   if (target.numel() == 0) return;
   const void* from = source.const_data_ptr();
   void* to = target.mutable_data_ptr();
@@ -124,6 +117,10 @@ void copy_bytes(const at::Tensor& target, const at::Tensor& source) {
 }
 
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
+  if (on_cuda()) {
+    cuda_copy(self, source, non_blocking);
+    return self;
+  }
   if (!same_bytes(self, source)) return at::native::copy_(self, source, non_blocking);
   at::assert_no_partial_overlap(self, source);
   copy_bytes(self, source);
@@ -139,7 +136,11 @@ at::Tensor clone(const at::Tensor& self, std::optional<c10::MemoryFormat> format
   at::Tensor result = at::detail::empty_strided_generic(
       self.sizes(), self.strides(), ruda_allocator(),
       c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), self.scalar_type());
-  copy_bytes(result, self);
+  if (on_cuda()) {
+    cuda_copy(result, self, /*non_blocking=*/true);
+  } else {
+    copy_bytes(result, self);
+  }
   return result;
 }
 
@@ -149,6 +150,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& targ
 }
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
+  if (on_cuda()) return cuda_item(self);
   Counters& all = counters();
   count(all.transfers_to_host);
   count(all.bytes_to_host, static_cast<int64_t>(self.element_size()));

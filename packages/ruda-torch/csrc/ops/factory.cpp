@@ -1,16 +1,20 @@
 // Operators that make or change storages: empty, resize_, set_.
 
 #include "allocator.h"
+#include "cuda/target.h"
 #include "runtime.h"
 #include "streams.h"
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
 #include <torch/library.h>
+
+#include <algorithm>
 
 namespace ruda_torch {
 
@@ -67,17 +71,45 @@ at::Tensor efficient_zero_tensor(at::IntArrayRef size, OptionalType dtype, Optio
   return at::detail::empty_generic(size, allocator, keys, type, std::nullopt);
 }
 
+// Room for a tensor of these sizes behind the offset of `self`.
+void grow_storage(const at::Tensor& self, at::IntArrayRef size) {
+  if (std::any_of(size.begin(), size.end(), [](int64_t value) { return value < 0; })) return;
+  const size_t needed = at::detail::computeStorageNbytesContiguous(
+      size, self.element_size(), static_cast<size_t>(self.storage_offset()));
+  if (self.storage().nbytes() < needed) resize_storage(self.storage(), needed);
+}
+
 // ATen's own functions that may enlarge a storage work through its allocator and memcpy: right for
-// host memory, once the work that writes it is done.
+// host memory, once the work that writes it is done. On the cuda target the storage is enlarged
+// before, and ATen finds it large enough.
 const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef size,
                          std::optional<c10::MemoryFormat> format) {
-  wait_for_current_stream();
+  if (on_cuda()) {
+    grow_storage(self, size);
+  } else {
+    wait_for_current_stream();
+  }
   return at::native::resize_(self, size, format);
 }
 
 at::Tensor& set_storage(at::Tensor& self, at::Storage storage, int64_t offset, at::IntArrayRef size,
                         at::IntArrayRef stride) {
-  wait_for_current_stream();
+  if (on_cuda()) {
+    const auto negative = [](int64_t value) { return value < 0; };
+    // What is wrong otherwise is ATen's to say.
+    if (offset >= 0 && std::none_of(size.begin(), size.end(), negative) &&
+        std::none_of(stride.begin(), stride.end(), negative) &&
+        (stride.empty() || stride.size() == size.size())) {
+      const auto start = static_cast<size_t>(offset);
+      const size_t needed =
+          stride.empty()
+              ? at::detail::computeStorageNbytesContiguous(size, self.element_size(), start)
+              : at::detail::computeStorageNbytes(size, stride, self.element_size(), start);
+      if (storage.nbytes() < needed) resize_storage(storage, needed);
+    }
+  } else {
+    wait_for_current_stream();
+  }
   return at::native::set_storage_cpu_(self, std::move(storage), offset, size, stride);
 }
 

@@ -1,6 +1,7 @@
 #include "host_call.h"
 
 #include "../allocator.h"
+#include "../cuda/operators.h"
 #include "../counters.h"
 #include "../runtime.h"
 #include "../state.h"
@@ -63,6 +64,7 @@ void require_ruda(const char* operation,
 HostCall::HostCall()
     : below_(c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset) {
   ensure_usable();
+  if (on_cuda()) refuse_on_cuda("ATen's CPU kernel", at::Tensor());
   wait_for_current_stream();
   count(counters().library_calls);
 }

@@ -4,8 +4,13 @@
 #include "host_call.h"
 #include "random.h"
 
+#include "../cuda/operators.h"
+#include "../cuda/random.h"
+
 #include <ATen/Dispatch.h>
 #include <ATen/Dispatch_v2.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/exp.h>
 #include <ATen/native/DistributionTemplates.h>
 #include <torch/library.h>
 
@@ -45,6 +50,7 @@ struct Uniform {
       const auto low = static_cast<scalar_t>(from);
       const auto high = static_cast<scalar_t>(to);
       const C range = static_cast<C>(to) - static_cast<C>(from);
+      if (on_cuda()) return cuda::fill_uniform(self, low, high, range, generator);
       fill_each<scalar_t>(self, generator, [=](const uint32_t* words) {
         const auto value = static_cast<scalar_t>(unit_closed_open<scalar_t>(words) * range +
                                                  static_cast<C>(low));
@@ -65,6 +71,7 @@ struct Exponential {
           const C scale = static_cast<C>(-1.0 / lambda);
           // 0 is outside of the distribution: a divisor of samplers.
           const C least = static_cast<C>(std::numeric_limits<scalar_t>::denorm_min());
+          if (on_cuda()) return cuda::fill_exponential(self, scale, least, generator);
           fill_each<scalar_t>(self, generator, [=](const uint32_t* words) {
             return std::max(std::log(unit_open<scalar_t>(words)) * scale, least);
           });
@@ -76,6 +83,7 @@ template <class>
 struct Cauchy {
   void operator()(TensorIterator& iter, double median, double sigma, const Gen& generator) const {
     const Tensor& self = iter.output();
+    if (on_cuda()) refuse_on_cuda("aten::cauchy_", self);
     AT_DISPATCH_FLOATING_TYPES_AND2(
         at::kHalf, at::kBFloat16, self.scalar_type(), "cauchy_", [&] {
           using C = Compute<scalar_t>;
@@ -91,6 +99,7 @@ template <class>
 struct Geometric {
   void operator()(TensorIterator& iter, double p, const Gen& generator) const {
     const Tensor& self = iter.output();
+    if (on_cuda()) refuse_on_cuda("aten::geometric_", self);
     const double scale = 1.0 / std::log1p(-p);
     AT_DISPATCH_ALL_TYPES_AND2(
         at::kHalf, at::kBFloat16, self.scalar_type(), "geometric_", [&] {
@@ -144,6 +153,7 @@ struct Normal {
   void operator()(Tensor& self, double mean, double std, const Gen& generator) const {
     at::assert_no_internal_overlap(self);
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, self.scalar_type(), "normal_", [&] {
+      if (on_cuda()) return cuda::fill_normal(self, mean, std, generator);
       using C = Compute<scalar_t>;
       fill_normal<scalar_t>(self, generator, [=](C value) {
         return value * static_cast<C>(std) + static_cast<C>(mean);
@@ -159,6 +169,13 @@ struct LogNormal {
     AT_DISPATCH_FLOATING_TYPES_AND2(
         at::kHalf, at::kBFloat16, self.scalar_type(), "log_normal_", [&] {
           using C = Compute<scalar_t>;
+          if (on_cuda()) {
+            const auto type = c10::CppTypeToScalarType<C>::value;
+            const Tensor normal = at::empty(self.sizes(), self.options().dtype(type));
+            cuda::fill_normal(normal, mean, std, generator);
+            self.copy_(at::exp(normal));
+            return;
+          }
           fill_normal<scalar_t>(self, generator, [=](C value) {
             return std::exp(value * static_cast<C>(std) + static_cast<C>(mean));
           });
@@ -192,6 +209,7 @@ template <class>
 struct RandomRange {
   void operator()(TensorIterator& iter, uint64_t range, int64_t base, const Gen& generator) const {
     const Tensor& self = iter.output();
+    if (on_cuda()) return cuda::fill_integers(self, range, base, generator);
     RUDA_INTEGERS(self, "random_", [&] {
       fill_integers<scalar_t>(self, generator, [=](uint64_t bits) {
         return static_cast<scalar_t>(
@@ -203,6 +221,7 @@ struct RandomRange {
   // All 2^64 values: int64 only.
   void operator()(TensorIterator& iter, const Gen& generator) const {
     const Tensor& self = iter.output();
+    if (on_cuda()) return cuda::fill_integers(self, 0, 0, generator);
     RUDA_INTEGERS(self, "random_", [&] {
       fill_integers<scalar_t>(self, generator, [](uint64_t bits) {
         return static_cast<scalar_t>(static_cast<int64_t>(bits));
@@ -225,6 +244,7 @@ struct RandomAny {
       } else {
         count = (uint64_t{1} << std::numeric_limits<scalar_t>::digits) + 1;
       }
+      if (on_cuda()) return cuda::fill_integers(self, count, 0, generator);
       fill_integers<scalar_t>(self, generator, [=](uint64_t bits) {
         return static_cast<scalar_t>(count == 0 ? bits : below(bits, count));
       });
@@ -238,6 +258,7 @@ template <class>
 struct BernoulliScalar {
   void operator()(Tensor& self, double p, const Gen& generator) const {
     const auto threshold = static_cast<uint64_t>(p * 0x1p32);  // p = 1: every number is below
+    if (on_cuda()) return cuda::fill_bernoulli(self, threshold, generator);
     AT_DISPATCH_ALL_TYPES_AND3(
         at::kBool, at::kHalf, at::kBFloat16, self.scalar_type(), "bernoulli_", [&] {
           fill_contiguous(self, [&](const Tensor& target) {
@@ -261,6 +282,10 @@ struct BernoulliTensor {
     TORCH_CHECK(at::isFloatingType(given.scalar_type()),
                 "[aten::bernoulli_] expected probabilities tensor to have floating type, got ",
                 given.scalar_type());
+    if (on_cuda()) {
+      const Tensor p = given.to(self.device()).expand(self.sizes());
+      return cuda::fill_bernoulli_each(self, p, generator);
+    }
     const Tensor p = given.to(self.device(), at::kDouble).expand(self.sizes()).contiguous();
     const double* chance = p.const_data_ptr<double>();
     AT_DISPATCH_ALL_TYPES_AND3(

@@ -5,6 +5,9 @@
 #include "host_call.h"
 #include "random.h"
 
+#include "../cuda/operators.h"
+#include "../cuda/random.h"
+
 #include <ATen/Dispatch.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
@@ -35,10 +38,15 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p,
   if (train.has_value() && !*train) {
     return {input.clone(), at::ones(input.sizes(), mask_options)};
   }
+  const auto threshold = static_cast<uint64_t>((1.0 - p) * 0x1p32);
+  if (on_cuda()) {
+    TORCH_CHECK_TYPE(at::isFloatingType(input.scalar_type()), "[native_dropout] got dtype ",
+                     input.scalar_type(), ", wanted a floating one");
+    return cuda::dropout(input, threshold, p == 1.0 ? 0.0 : 1.0 / (1.0 - p));
+  }
   const Tensor source = input.contiguous();
   Tensor out = at::empty_like(source);
   Tensor mask = at::empty(source.sizes(), mask_options);
-  const auto threshold = static_cast<uint64_t>((1.0 - p) * 0x1p32);
   bool* kept = mask.mutable_data_ptr<bool>();
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, source.scalar_type(), "native_dropout", [&] {
@@ -95,7 +103,12 @@ std::vector<Keyed> in_order(const std::vector<uint64_t>& keys) {
   return sorted;
 }
 
-// The order of n random 64-bit keys, ties by index.
+// Where the values of a result are made that the host computes on either target.
+Tensor on_host(const Tensor& out) {
+  return on_cuda() ? at::empty(out.sizes(), out.options().device(at::kCPU)) : out;
+}
+
+// The order of n random 64-bit keys, ties by index. The host sorts them on either target.
 Tensor& randperm_out(int64_t n, Gen generator, Tensor& out) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
   TORCH_CHECK(n == 0 || at::scalar_tensor(n, out.options().device(at::kCPU)).item<int64_t>() == n,
@@ -107,13 +120,15 @@ Tensor& randperm_out(int64_t n, Gen generator, Tensor& out) {
     for (int64_t i = 0; i < count; ++i) keys[begin + i] = wide(words + 2 * i);
   });
   const std::vector<Keyed> order = in_order(keys);
-  fill_contiguous(out, [&](const Tensor& target) {
+  const Tensor values = on_host(out);
+  fill_contiguous(values, [&](const Tensor& target) {
     AT_DISPATCH_ALL_TYPES_AND2(
         at::kHalf, at::kBFloat16, target.scalar_type(), "randperm", [&] {
           auto* data = target.mutable_data_ptr<scalar_t>();
           for (int64_t i = 0; i < n; ++i) data[i] = static_cast<scalar_t>(order[i].index);
         });
   });
+  if (on_cuda()) out.copy_(values);
   return out;
 }
 
@@ -218,11 +233,13 @@ Tensor& multinomial_out(const Tensor& self, int64_t samples, bool replacement, G
     out.resize_({samples});
   }
   if (out.numel() == 0) return out;
-  const Tensor weights = self.to(at::kDouble).contiguous();
-  wait_for_current_stream();
+  // Checks of the weights wait for them; the host samples on either target.
+  const Tensor weights = (on_cuda() ? self.cpu() : self).to(at::kDouble).contiguous();
+  if (!on_cuda()) wait_for_current_stream();
   const double* data = weights.const_data_ptr<double>();
   const auto sums = checked_sums(data, rows, self.size(-1));
-  fill_contiguous(out, [&](const Tensor& target) {
+  const Tensor values = on_host(out);
+  fill_contiguous(values, [&](const Tensor& target) {
     auto* result = target.mutable_data_ptr<int64_t>();
     if (replacement && samples > 1) {
       sample_with(data, sums, self.size(-1), samples, generator, result);
@@ -230,6 +247,7 @@ Tensor& multinomial_out(const Tensor& self, int64_t samples, bool replacement, G
       sample_without(data, rows, self.size(-1), samples, generator, result);
     }
   });
+  if (on_cuda()) out.copy_(values);
   return out;
 }
 
@@ -317,6 +335,7 @@ double poisson_sample(PhiloxStream& stream, double rate) {
 }
 
 Tensor poisson(const Tensor& self, Gen generator) {
+  if (on_cuda()) refuse_on_cuda("aten::poisson", self);
   const Tensor rates = self.to(at::kDouble).contiguous();
   const double* rate = rates.const_data_ptr<double>();
   return sample_each(rates, generator, [rate](PhiloxStream& stream, int64_t i) {
@@ -333,6 +352,7 @@ double gamma_sample(PhiloxStream& stream, double alpha) {
 }
 
 Tensor standard_gamma(const Tensor& self, Gen generator) {
+  if (on_cuda()) refuse_on_cuda("aten::_standard_gamma", self);
   const Tensor alphas = self.to(at::kDouble).contiguous();
   const double* alpha = alphas.const_data_ptr<double>();
   const Tensor drawn = sample_each(alphas, generator, [alpha](PhiloxStream& stream, int64_t i) {
@@ -348,6 +368,7 @@ Tensor standard_gamma(const Tensor& self, Gen generator) {
 }
 
 Tensor sample_dirichlet(const Tensor& self, Gen generator) {
+  if (on_cuda()) refuse_on_cuda("aten::_sample_dirichlet", self);
   const Tensor alphas = self.to(at::kDouble).contiguous();
   const double* alpha = alphas.const_data_ptr<double>();
   const Tensor drawn =
@@ -359,6 +380,7 @@ Tensor sample_dirichlet(const Tensor& self, Gen generator) {
 
 Tensor binomial(const Tensor& count, const Tensor& prob, Gen generator) {
   require_ruda("aten::binomial", {{"count", count}, {"prob", prob}});
+  if (on_cuda()) refuse_on_cuda("aten::binomial", count);
   const auto pair = at::broadcast_tensors({count.to(at::kDouble), prob.to(at::kDouble)});
   const Tensor counts = pair[0].contiguous();
   const Tensor probs = pair[1].contiguous();

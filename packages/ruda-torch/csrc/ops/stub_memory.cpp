@@ -3,6 +3,7 @@
 #include "stub_route.h"
 
 #include "../alias.h"
+#include "../runtime.h"
 
 #include <ATen/native/Copy.h>
 #include <ATen/native/Fill.h>
@@ -28,7 +29,7 @@ constexpr char kCat[] = "aten::cat";
 
 Tensor& fill(Tensor& self, const Scalar& value) {
   begin();
-  if (self.numel() != 1) return native::fill_(self, value);
+  if (self.numel() != 1 || on_cuda()) return native::fill_(self, value);
   // ATen fills one element of the CPU without its kernel, and by another rule: a number beyond
   // float16's range is infinity, not an error. where() with a number depends on it.
   Tensor element = alias_as_cpu(self);
@@ -40,6 +41,13 @@ Tensor& zero(Tensor& self) {
   constexpr size_t kOneThread = 1 << 17;  // ATen's grain of 32768 elements, in float32
   begin();
   const size_t nbytes = self.nbytes();
+  if (on_cuda()) {
+    if (!self.is_non_overlapping_and_dense()) return native::fill_(self, 0);
+    if (nbytes == 0) return self;
+    ruda_error error{};
+    check(api()->fill(self.mutable_data_ptr(), 0, nbytes, api()->current_stream(), &error), error);
+    return self;
+  }
   if (nbytes <= kOneThread && self.is_non_overlapping_and_dense()) {
     if (nbytes != 0) std::memset(self.mutable_data_ptr(), 0, nbytes);
     return self;

@@ -1,15 +1,19 @@
-// The route of the hot operators on the host target: ATen's structured kernel on the ruda tensors
-// themselves, without aliases. Its shape rules, errors and arithmetic are the CPU's, since the slot
-// of PrivateUse1 in ATen's kernel tables leads to the CPU's kernels; the result comes from our pool.
+// The route of the hot operators: ATen's structured kernel on the ruda tensors themselves, without
+// aliases. Its shape rules and errors are ATen's, and the result comes from our pool. The slot of
+// PrivateUse1 in ATen's kernel tables leads to the CPU's kernels on the host target, and to our
+// device kernels on the cuda target.
 //
-// TensorIterator converts operands for CPU tensors only. A call whose operands differ in dtype, or
-// are not on ruda, therefore takes the boxed kernel, which also has the errors of wrong devices. A
-// 0-dimensional CPU number is converted here.
+// TensorIterator converts operands for CPU tensors only. On the host target a call whose operands
+// differ in dtype, or are not on ruda, therefore takes the boxed kernel, which also has the errors of
+// wrong devices; a 0-dimensional CPU number is converted here. Device kernels convert as they load
+// and store.
 #pragma once
 
 #include "boxed.h"
 
 #include "../allocator.h"
+#include "../compat.h"
+#include "../cuda/operators.h"
 #include "../counters.h"
 #include "../cpu_allocator_proxy.h"
 #include "../state.h"
@@ -34,12 +38,38 @@ using at::Tensor;
 
 // ---- ATen's kernel tables -----------------------------------------------------------------------
 
+// The function of a table on the cuda target.
+template <auto& table>
+struct OnCuda {
+  using Function = typename std::remove_reference_t<decltype(table)>::FnPtr;
+  static inline Function function = nullptr;
+
+  template <class First, class... Args>
+  static auto run(First&& first, Args&&... args) {
+    if (function == nullptr) {
+      if constexpr (std::is_convertible_v<First, const at::TensorIteratorBase&>) {
+        refuse_table_on_cuda(typeid(table).name(), first.tensor(0));
+      } else {
+        refuse_table_on_cuda(typeid(table).name(), Tensor());
+      }
+    }
+    return function(std::forward<First>(first), std::forward<Args>(args)...);
+  }
+};
+
+// For a table that the host target uses too,
+template <auto& table>
+void use_on_cuda(typename OnCuda<table>::Function function) {
+  OnCuda<table>::function = function;
+}
+
 template <auto& table, class Function>
 struct OnCpu;
 
 template <auto& table, class Return, class First, class... Args>
 struct OnCpu<table, Return (*)(First, Args...)> {
   static Return run(First first, Args... args) {
+    if (on_cuda()) return OnCuda<table>::run(std::forward<First>(first), std::forward<Args>(args)...);
     OneThread alone;
     if constexpr (std::is_convertible_v<First, const at::TensorIteratorBase&>) {
       if (first.numel() > kFewElements) alone.end();
@@ -57,6 +87,10 @@ struct InParts;
 template <auto& table, class Iterator, class... Args>
 struct InParts<table, void (*)(Iterator&, Args...)> {
   static void run(Iterator& iterator, Args... args) {
+    if (on_cuda()) {
+      OnCuda<table>::run(iterator, args...);
+      return;
+    }
     if (iterator.numel() <= kAtenGrain) {
       table(c10::kCPU, iterator, args...);
       return;
@@ -103,6 +137,14 @@ void use_cpu_kernels() {
    ...);
 }
 
+// and for one that it leaves to the boxed kernel.
+template <auto& table>
+void use_only_on_cuda(typename OnCuda<table>::Function function) {
+  OnCuda<table>::function = function;
+  table.set_privateuse1_dispatch_ptr(
+      &OnCpu<table, typename std::remove_reference_t<decltype(table)>::FnPtr>::run);
+}
+
 // ---- calls --------------------------------------------------------------------------------------
 
 // Before a kernel works on ruda memory on the calling thread.
@@ -128,15 +170,15 @@ template <class Structured>
 class Fresh final : public Structured {
  public:
   void set_output_strided(int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides,
-                          at::TensorOptions options) override {
-    set_output_raw_strided(index, sizes, strides, options);
+                          at::TensorOptions options RUDA_NAMES_PARAMETER) override {
+    set_output_raw_strided(index, sizes, strides, options RUDA_NAMES);
   }
 
   void set_output_raw_strided(int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides,
-                              at::TensorOptions options) override {
+                              at::TensorOptions options RUDA_NAMES_PARAMETER) override {
     result_ = new_tensor(sizes, strides, options);
     if constexpr (std::is_base_of_v<at::TensorIteratorBase, Structured>) {
-      Structured::set_output_raw_strided(index, sizes, strides, options);
+      Structured::set_output_raw_strided(index, sizes, strides, options RUDA_NAMES);
     }
   }
 
@@ -159,16 +201,16 @@ class Into final : public Structured {
   explicit Into(const Tensor& result) : result_(result) {}
 
   void set_output_strided(int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides,
-                          at::TensorOptions options) override {
-    set_output_raw_strided(index, sizes, strides, options);
+                          at::TensorOptions options RUDA_NAMES_PARAMETER) override {
+    set_output_raw_strided(index, sizes, strides, options RUDA_NAMES);
     TORCH_INTERNAL_ASSERT(strides.empty() || result_.strides() == strides);
   }
 
   void set_output_raw_strided(int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides,
-                              at::TensorOptions options) override {
+                              at::TensorOptions options RUDA_NAMES_PARAMETER) override {
     if (result_.sizes() != sizes) resize_result(result_, sizes, strides, options);
     if constexpr (std::is_base_of_v<at::TensorIteratorBase, Structured>) {
-      Structured::set_output_raw_strided(index, sizes, strides, options);
+      Structured::set_output_raw_strided(index, sizes, strides, options RUDA_NAMES);
     }
   }
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ruda_runtime.devices import require_host
+import ruda_runtime
 
 
 def asynchronous() -> bool:
@@ -35,13 +35,13 @@ def asynchronous() -> bool:
 
 
 def settle_target() -> None:
-    """Make it the host: this version has no operators for GPUs."""
-    require_host("ruda-torch")
+    """Choose the target of this process, as RUDA_TARGET says."""
+    ruda_runtime.devices()
 
 
 def check_target() -> None:
-    """Refuse a RUDA_TARGET that cannot be served, now; what `auto` means is said at first use."""
-    if os.environ.get("RUDA_TARGET", "") not in ("", "auto"):
+    """Refuse a wrong RUDA_TARGET now. GPUs are looked for at the first use of the device."""
+    if os.environ.get("RUDA_TARGET", "") not in ("", "auto", "cuda"):
         settle_target()
 
 
