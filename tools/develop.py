@@ -5,7 +5,8 @@
 
 Each module is configured with plain CMake in build/<package> and installed beside its Python
 sources; the packages' `src` folders are written to a .pth file of the running interpreter. Needs
-cmake, ninja, pybind11 and (for ruda-blas) scipy-openblas32; ruda-torch needs torch.
+cmake, ninja, pybind11 and (for ruda-blas, unless --without-openblas) scipy-openblas32; ruda-torch
+needs torch.
 """
 
 from __future__ import annotations
@@ -77,14 +78,27 @@ def main() -> None:
         metavar="NAME=VALUE",
         help="a CMake definition, for example CMAKE_BUILD_TYPE=Debug",
     )
+    parser.add_argument(
+        "--without-openblas",
+        action="store_true",
+        help="plain loops in its place: right, slow; for machines without scipy-openblas32",
+    )
+    parser.add_argument(
+        "--no-path-file", action="store_true", help="leave the interpreter alone: PYTHONPATH is set"
+    )
     arguments = parser.parse_args()
-    write_path_file()
+    if not arguments.no_path_file:
+        write_path_file()
     (ROOT / "build").mkdir(exist_ok=True)
     with (ROOT / "build" / ".lock").open("w") as lock:  # one build at a time in a checkout
         fcntl.flock(lock, fcntl.LOCK_EX)
         for name in ORDER:
             if not arguments.packages or name in arguments.packages:
-                build(name, arguments.jobs, [f"-D{item}" for item in arguments.define])
+                extra = [f"-D{item}" for item in arguments.define]
+                if name == "blas":
+                    openblas = "OFF" if arguments.without_openblas else "ON"
+                    extra.append(f"-DRUDA_BLAS_OPENBLAS={openblas}")
+                build(name, arguments.jobs, extra)
 
 
 if __name__ == "__main__":
