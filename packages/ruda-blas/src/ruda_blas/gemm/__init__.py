@@ -14,7 +14,8 @@ __all__ = ["AUTOTUNE", "STRATEGIES", "BlasError", "addmm", "matmul"]
 
 STRATEGIES: dict[str, int] = {"auto": 0, "library": 1, "tiled": 2}
 """What computes a product: ``auto`` chooses by shapes, strides and dtypes, ``library`` is OpenBLAS,
-``tiled`` our own product of packed panels."""
+``tiled`` our own product of packed panels. On the cuda target ``auto`` and ``tiled`` are the same
+kernels of our own, and ``library`` raises."""
 
 AUTOTUNE = "autotune"
 """The strategy that measures the others once for each shape: see `ruda_runtime.tune`."""
@@ -44,6 +45,8 @@ def matmul(
     Raises:
         BlasError: shapes do not fit, an unknown strategy, an ``out`` that overlaps.
         BlasTypeError: a dtype other than the three, or two dtypes.
+        ruda_runtime.UnsupportedError: ``library`` on the cuda target, or more than 2^31 rows,
+            columns or tiles there.
         ruda_runtime.tune.TuningError: with ``"autotune"``, a strategy failed or gave other numbers.
     """
     return addmm(a, b, out=out, strategy=strategy, out_dtype=out_dtype)

@@ -1,6 +1,7 @@
-/* "gemm.matmul": checks, choice of path and launch. */
+/* "gemm.matmul" and "gemm.product": checks, choice of path and launch. */
 #include "../native/blocked.hpp"
 #include "../native/packed.hpp"
+#include "device.hpp"
 #include "few_rows.hpp"
 
 namespace ruda {
@@ -9,8 +10,6 @@ namespace {
 using blas::gemm_problem;
 using blas::layout;
 using blas::matrix;
-
-constexpr const char* operation = "gemm.matmul";
 
 /* Every operand and the result are float32 in a form BLAS reads: no copy at all. */
 struct direct_form {
@@ -134,37 +133,49 @@ bool panels_are_better(const gemm_problem& p, bool direct) {
   return !direct && p.n * p.k >= 1 << 20;
 }
 
-int32_t matmul(const void* raw, ruda_error* error) {
+void run_on_host(gemm_problem p, int64_t strategy) {
+  if (p.batches == 0 || p.m == 0 || p.n == 0) return;
+  if (p.how.alpha == 0.0f) p.k = 0;  // as in BLAS: the product is not computed
+  const bool automatic = strategy == GEMM_AUTO;
+  if (p.c.col_stride != 1 && p.n > 1 && (p.c.row_stride == 1 || p.m == 1)) blas::transpose(&p);
+  if (automatic && p.n <= blas::few_rows && p.m > p.n) blas::transpose(&p);
+  if (automatic && blas::run_few_rows(p)) return;
+  direct_form form{};
+  const bool direct = is_direct(p, &form);
+  if (strategy == GEMM_TILED || (automatic && panels_are_better(p, direct))) {
+    run_panels(p);
+  } else if (direct) {
+    run_direct(p, form);
+  } else {
+    run_blocked(p);
+  }
+}
+
+int32_t multiply(const gemm_args& args, bool one_dtype, const char* operation, ruda_error* error) {
   return guard(operation, error, [&]() -> int32_t {
-    const auto& args = *static_cast<const gemm_args*>(raw);
     RUDA_CHECK(args.strategy >= GEMM_AUTO && args.strategy <= GEMM_TILED, error, RUDA_ERROR_VALUE,
                "[%s] strategy: got %lld, wanted 0 (auto), 1 (library) or 2 (tiled)", operation,
                static_cast<long long>(args.strategy));
-    gemm_problem p;
-    RUDA_TRY(blas::read_problem(args, &p, error));
-    if (p.batches == 0 || p.m == 0 || p.n == 0) return RUDA_OK;
-    if (p.how.alpha == 0.0f) p.k = 0;  // as in BLAS: the product is not computed
-    const bool automatic = args.strategy == GEMM_AUTO;
-    if (p.c.col_stride != 1 && p.n > 1 && (p.c.row_stride == 1 || p.m == 1)) blas::transpose(&p);
-    if (automatic && p.n <= blas::few_rows && p.m > p.n) blas::transpose(&p);
-    if (automatic && blas::run_few_rows(p)) return RUDA_OK;
-    direct_form form{};
-    const bool direct = is_direct(p, &form);
-    if (args.strategy == GEMM_TILED || (automatic && panels_are_better(p, direct))) {
-      run_panels(p);
-    } else if (direct) {
-      run_direct(p, form);
-    } else {
-      run_blocked(p);
-    }
+    RUDA_TRY(blas::check_product(args, one_dtype, operation, error));
+    if (on_device(*args.out)) return gemm_product_cuda(args, operation, error);
+    run_on_host(blas::problem_of(args), args.strategy);
     return RUDA_OK;
   });
+}
+
+int32_t matmul(const void* raw, ruda_error* error) {
+  return multiply(*static_cast<const gemm_args*>(raw), true, "gemm.matmul", error);
+}
+
+int32_t product(const void* raw, ruda_error* error) {
+  return multiply(*static_cast<const gemm_args*>(raw), false, "gemm.product", error);
 }
 
 }  // namespace
 
 int32_t register_gemm(ruda_error* error) {
-  return register_kernel("gemm.matmul", "ruda-blas", gemm_args_layout, matmul, error);
+  RUDA_TRY(register_kernel("gemm.matmul", "ruda-blas", gemm_args_layout, matmul, error));
+  return register_kernel("gemm.product", "ruda-blas", gemm_args_layout, product, error);
 }
 
 }  // namespace ruda

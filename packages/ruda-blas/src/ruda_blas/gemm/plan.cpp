@@ -6,8 +6,6 @@
 namespace ruda::blas {
 namespace {
 
-constexpr const char* operation = "gemm.matmul";
-
 /* Batch dimension d (counted from the last one, 0 first) of an operand: size 1 where it has none. */
 int64_t batch_size(const ruda_view& view, int32_t d) {
   const int32_t index = view.ndim - 3 - d;
@@ -24,7 +22,7 @@ std::string pair_text(const ruda_view& a, const ruda_view& b) {
 }
 
 int32_t check_shapes(const ruda_view& a, const ruda_view& b, const ruda_view* bias,
-                     const ruda_view& out, ruda_error* error) {
+                     const ruda_view& out, const char* operation, ruda_error* error) {
   for (const auto& [view, name] : {std::pair{&a, "a"}, std::pair{&b, "b"}, std::pair{&out, "out"}})
     RUDA_CHECK(view->ndim >= 2 && view->ndim <= most_dims, error, RUDA_ERROR_VALUE,
                "[%s] %s: got shape %s, wanted 2 to %d dimensions", operation, name,
@@ -108,41 +106,45 @@ matrix gemm_problem::c_of(int64_t batch) const {
   return moved(c, at_c);
 }
 
-int32_t read_problem(const gemm_args& args, gemm_problem* p, ruda_error* error) {
+int32_t check_product(const gemm_args& args, bool one_dtype, const char* operation,
+                      ruda_error* error) {
   RUDA_TRY(check_operand(args.a, operation, "a", error));
   RUDA_TRY(check_operand(args.b, operation, "b", error));
   RUDA_TRY(check_operand(args.out, operation, "out", error));
   if (args.bias != nullptr) RUDA_TRY(check_operand(args.bias, operation, "bias", error));
-  RUDA_CHECK(args.a->dtype == args.b->dtype, error, RUDA_ERROR_TYPE,
+  RUDA_CHECK(!one_dtype || args.a->dtype == args.b->dtype, error, RUDA_ERROR_TYPE,
              "[%s] b: got dtype %s, wanted a's dtype %s", operation, dtype_name(args.b->dtype),
              dtype_name(args.a->dtype));
-  RUDA_TRY(check_shapes(*args.a, *args.b, args.bias, *args.out, error));
+  RUDA_TRY(check_shapes(*args.a, *args.b, args.bias, *args.out, operation, error));
   RUDA_TRY(check_result_memory(*args.out, operation, error));
   RUDA_TRY(check_no_overlap(*args.out, args.a, operation, "a", error));
   RUDA_TRY(check_no_overlap(*args.out, args.b, operation, "b", error));
-  RUDA_TRY(check_no_overlap(*args.out, args.bias, operation, "bias", error));
+  return check_no_overlap(*args.out, args.bias, operation, "bias", error);
+}
 
-  p->a = matrix_of(*args.a);
-  p->b = matrix_of(*args.b);
-  p->c = matrix_of(*args.out);
-  p->m = args.out->sizes[args.out->ndim - 2];
-  p->n = args.out->sizes[args.out->ndim - 1];
-  p->k = args.a->sizes[args.a->ndim - 1];
-  p->how.alpha = static_cast<float>(args.alpha);
-  p->how.beta = static_cast<float>(args.beta);
-  p->how.bias = row_of(args.bias);
+gemm_problem problem_of(const gemm_args& args) {
+  gemm_problem p;
+  p.a = matrix_of(*args.a);
+  p.b = matrix_of(*args.b);
+  p.c = matrix_of(*args.out);
+  p.m = args.out->sizes[args.out->ndim - 2];
+  p.n = args.out->sizes[args.out->ndim - 1];
+  p.k = args.a->sizes[args.a->ndim - 1];
+  p.how.alpha = static_cast<float>(args.alpha);
+  p.how.beta = static_cast<float>(args.beta);
+  p.how.bias = row_of(args.bias);
   for (int32_t d = args.out->ndim - 3; d >= 0; --d) {  // the outermost dimension first
     const int64_t size = batch_size(*args.out, d);
     if (size == 1) continue;
-    const int32_t at = p->batch_dims++;
-    p->sizes[at] = size;
-    p->a_strides[at] = batch_stride(*args.a, d);
-    p->b_strides[at] = batch_stride(*args.b, d);
-    p->c_strides[at] = batch_stride(*args.out, d);
+    const int32_t at = p.batch_dims++;
+    p.sizes[at] = size;
+    p.a_strides[at] = batch_stride(*args.a, d);
+    p.b_strides[at] = batch_stride(*args.b, d);
+    p.c_strides[at] = batch_stride(*args.out, d);
   }
-  merge_batch_into_rows(p);
-  for (int32_t d = 0; d < p->batch_dims; ++d) p->batches *= p->sizes[d];
-  return RUDA_OK;
+  merge_batch_into_rows(&p);
+  for (int32_t d = 0; d < p.batch_dims; ++d) p.batches *= p.sizes[d];
+  return p;
 }
 
 void transpose(gemm_problem* p) {

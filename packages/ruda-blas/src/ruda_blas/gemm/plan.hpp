@@ -29,8 +29,12 @@ struct gemm_problem {
   matrix c_of(int64_t batch) const;
 };
 
-/* Checks the views and fills the problem; nothing has been written when it fails. */
-int32_t read_problem(const gemm_args& args, gemm_problem* problem, ruda_error* error);
+/* Checks the views; nothing has been written when it fails. */
+int32_t check_product(const gemm_args& args, bool one_dtype, const char* operation,
+                      ruda_error* error);
+
+/* Of checked arguments. */
+gemm_problem problem_of(const gemm_args& args);
 
 /* c^T = b^T @ a^T, for results that are column-major. */
 void transpose(gemm_problem* problem);

@@ -9,10 +9,10 @@
 
 namespace ruda {
 
-/* On the host and of a type that products are computed in. */
+/* On this process's target and of a type that products are computed in. */
 inline int32_t check_operand(const ruda_view* view, const char* operation, const char* name,
                              ruda_error* error) {
-  RUDA_TRY(check_host(view, operation, name, error));
+  RUDA_TRY(check_target(view, operation, name, error));
   return check_dtype(view, {RUDA_FLOAT32, RUDA_FLOAT16, RUDA_BFLOAT16}, operation, name, error);
 }
 

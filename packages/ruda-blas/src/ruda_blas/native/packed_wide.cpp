@@ -10,7 +10,6 @@
 #include <immintrin.h>
 
 #include <algorithm>
-#include <cstring>
 
 #define RUDA_WIDE __attribute__((target("avx512f")))
 

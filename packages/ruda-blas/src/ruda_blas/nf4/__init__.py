@@ -41,6 +41,7 @@ def quantize(weight: Tensor, block_size: int = 64) -> tuple[Tensor, Tensor]:
 
     Args:
         weight: float32, float16 or bfloat16, any strides; the result is that of a contiguous copy.
+            On the cuda target the call waits for the GPU.
         block_size: values that share a scale, counted over the flat row-major weight; positive and
             even. The last block may be partial.
 
@@ -111,7 +112,8 @@ def matmul(
 
     The dense weight is never made: its decoded parts take at most ``threads * tile_rows *
     in_features * 4`` bytes of scratch memory at a time, whatever the dtype of ``x``. Packed rows of
-    ``x`` take at most 10 MB beside that, sums of a 16-bit result at most 400 KB a thread.
+    ``x`` take at most 10 MB beside that, sums of a 16-bit result at most 400 KB a thread. On the
+    cuda target parts are decoded into registers, and there is no scratch memory.
 
     Args:
         x: float32, float16 or bfloat16, any strides.

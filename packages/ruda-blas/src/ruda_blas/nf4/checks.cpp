@@ -5,7 +5,7 @@ namespace {
 
 int32_t check_vector(const ruda_view* view, int32_t dtype, int64_t count, const char* meaning,
                      const char* operation, const char* name, ruda_error* error) {
-  RUDA_TRY(check_host(view, operation, name, error));
+  RUDA_TRY(check_target(view, operation, name, error));
   RUDA_TRY(check_dtype(view, {dtype}, operation, name, error));
   RUDA_CHECK(element_count(*view) == count, error, RUDA_ERROR_VALUE,
              "[%s] %s: got shape %s with %lld elements, wanted %lld (%s)", operation, name,
@@ -53,6 +53,15 @@ int32_t check_quantized(const ruda_view* packed, const ruda_view* scales, const 
   *weight = {data<const uint8_t>(*packed), data<const float>(*scales), data<const float>(*codebook),
              rows, cols, block_size};
   return RUDA_OK;
+}
+
+int32_t fail_nonfinite(float value, int64_t at, int64_t cols, const char* operation,
+                       ruda_error* error) {
+  return fail(error, RUDA_ERROR_VALUE,
+              "[%s] weight: got %s at [%lld, %lld], wanted finite values; a scale cannot be taken "
+              "from it",
+              operation, value != value ? "NaN" : "infinity", static_cast<long long>(at / cols),
+              static_cast<long long>(at % cols));
 }
 
 }  // namespace ruda

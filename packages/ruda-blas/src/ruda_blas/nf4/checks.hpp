@@ -21,6 +21,10 @@ int32_t check_quantized(const ruda_view* packed, const ruda_view* scales, const 
                         int64_t rows, int64_t cols, int64_t block_size, const char* operation,
                         blas::nf4_weight* weight, ruda_error* error);
 
+/* A value, at this flat index of a weight with so many columns, that no scale can be taken from. */
+int32_t fail_nonfinite(float value, int64_t at, int64_t cols, const char* operation,
+                       ruda_error* error);
+
 }  // namespace ruda
 
 #endif

@@ -1,7 +1,7 @@
 /* "nf4.quantize", "nf4.dequantize": checks and launch. The products are in product.cpp. */
-#include "checks.hpp"
-
 #include "../native/blocked.hpp"
+#include "checks.hpp"
+#include "device.hpp"
 
 namespace ruda {
 namespace {
@@ -20,6 +20,7 @@ int32_t quantize(const void* raw, ruda_error* error) {
       RUDA_TRY(check_no_overlap(*out, args.weight, operation, "weight", error));
     const int64_t count = rows * cols;
     if (count == 0) return RUDA_OK;
+    if (on_device(*args.weight)) return nf4_quantize_cuda(args, operation, error);
 
     // All values are looked at before the first code is written: nothing is lost on an error.
     const blas::matrix weight = matrix_of(*args.weight);
@@ -34,11 +35,7 @@ int32_t quantize(const void* raw, ruda_error* error) {
     if (const int64_t at = bad.load(); at != INT64_MAX) {
       float value;
       RUDA_HOST(load_block)(weight.at(at / cols, at % cols), 1, 1, &value, 1);
-      return fail(error, RUDA_ERROR_VALUE,
-                  "[%s] weight: got %s at [%lld, %lld], wanted finite values; a scale cannot be "
-                  "taken from it",
-                  operation, value != value ? "NaN" : "infinity",
-                  static_cast<long long>(at / cols), static_cast<long long>(at % cols));
+      return fail_nonfinite(value, at, cols, operation, error);
     }
 
     const auto run = RUDA_HOST(nf4_quantize_blocks);
@@ -64,6 +61,7 @@ int32_t dequantize(const void* raw, ruda_error* error) {
       RUDA_TRY(check_no_overlap(*args.weight, operand, operation, "an operand", error));
     const int64_t count = source.rows * source.cols;
     if (count == 0) return RUDA_OK;
+    if (on_device(*args.weight)) return nf4_dequantize_cuda(args, operation, error);
     const blas::matrix target = matrix_of(*args.weight);
     const auto decode = RUDA_HOST(nf4_decode_run);
     const auto store = RUDA_HOST(store_block);

@@ -1,6 +1,7 @@
 /* "nf4.matmul" and "nf4.input_grad": checks, choice of path and launch. */
 #include "../native/blocked.hpp"
 #include "checks.hpp"
+#include "device.hpp"
 #include "gemv.hpp"
 #include "panels.hpp"
 
@@ -143,9 +144,11 @@ void run_panels(const product& p, bool forward) {
 
 int32_t multiply(const void* raw, bool forward, const char* operation, ruda_error* error) {
   return guard(operation, error, [&]() -> int32_t {
+    const auto& args = *static_cast<const nf4_matmul_args*>(raw);
     product p{};
-    RUDA_TRY(read_product(*static_cast<const nf4_matmul_args*>(raw), forward, operation, &p, error));
+    RUDA_TRY(read_product(args, forward, operation, &p, error));
     if (p.rows == 0 || p.to == 0) return RUDA_OK;
+    if (on_device(*args.y)) return nf4_product_cuda(args, forward, operation, error);
     if (blas::nf4_run_few_rows(p, forward)) return RUDA_OK;
     // A float32 copy of the few rows must fit the scratch that even one thread has.
     if (forward && p.rows <= few_rows && p.from > 0 && p.rows * p.from <= p.budget) {

@@ -7,15 +7,16 @@
 
 namespace ruda {
 
-/* "gemm.matmul": out[..., M, N] = alpha * a[..., M, K] @ b[..., K, N] + beta * out (+ bias[N]).
+/* "gemm.matmul" and "gemm.product": out[..., M, N] = alpha * a[..., M, K] @ b[..., K, N] + beta * out (+ bias[N]).
  * Any strides (a transposed operand is not copied), broadcast batch dimensions, float32
- * accumulation, one rounding. a and b share a dtype; out and bias may have any of the three. beta == 0
- * never reads `out`; alpha == 0 leaves the product out, as in BLAS. `bias` may be null. Rank 2 to 8.
- * `out` must not overlap an operand. */
+ * accumulation, one rounding. a and b share a dtype in "gemm.matmul"; in "gemm.product" they may differ,
+ * and multiply in float32 then. out and bias may have any of the three. beta == 0 never reads `out`;
+ * alpha == 0 leaves the product out, as in BLAS. `bias` may be null. Rank 2 to 8. `out` must not overlap
+ * an operand. */
 enum gemm_strategy {
   GEMM_AUTO = 0,    /* chosen by shapes, strides, dtypes and the processor */
-  GEMM_LIBRARY = 1, /* the library (OpenBLAS) */
-  GEMM_TILED = 2    /* our own product of packed panels */
+  GEMM_LIBRARY = 1, /* the library (OpenBLAS); unsupported on cuda */
+  GEMM_TILED = 2    /* our own product of packed panels; on cuda our kernels, as with GEMM_AUTO */
 };
 
 RUDA_ARGUMENTS(gemm_args,
