@@ -73,6 +73,14 @@ def case_capture_runs_nothing_and_replays_repeat_it() -> None:
     graph.close()
 
 
+def case_native_code_can_ask_whether_a_stream_captures() -> None:
+    side = rr.Stream()
+    asked = stream_cases.probe.probe_is_capturing
+    with rr.Graph.capture(side):
+        assert (asked(side.id), asked(0), asked(-1), asked(1 << 20)) == (1, 0, 0, 0)
+    assert asked(side.id) == 0
+
+
 def case_new_contents_are_seen() -> None:
     x, y = tensor(), tensor()
     with rr.Graph.capture(rr.Stream()) as graph:
@@ -432,6 +440,15 @@ def case_a_forked_child() -> None:
     assert os.waitpid(child, 0)[1] == 0
     graph.replay()
     assert read(x)[1] == after(2)
+
+
+def case_graphs_may_be_open_when_the_process_ends() -> None:
+    x = tensor()
+    with rr.Graph.capture() as graph:
+        add(x, 3)
+    graph.replay()
+    if not hasattr(rr, "kept_to_the_end"):
+        rr.kept_to_the_end = (x, graph)
 
 
 CASES = {name[5:]: body for name, body in list(globals().items()) if name.startswith("case_")}

@@ -321,6 +321,8 @@ int32_t probe_register_undescribed(ruda_error* error) {
 static std::atomic<int32_t> other_threads{3};
 
 // Another library that decides the number of threads.
+int32_t probe_is_capturing(int32_t stream) { return ruda::api()->is_capturing(stream); }
+
 int32_t probe_follow_threads(int32_t on, ruda_error* error) {
   static constexpr ruda_thread_setting setting{[] { return other_threads.load(); },
                                                [](int32_t count) { other_threads = count; }};

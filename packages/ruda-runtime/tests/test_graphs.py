@@ -43,6 +43,7 @@ def results(library: str, mode: str, poison: str, cache: str = "") -> dict[str, 
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # the double lists what is alive at exit
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -189,8 +189,10 @@ def compile(text=text, kind="cubin"):
 """
 
 
-def test_cuda_cpp_is_compiled_by_nvrtc(tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["host", "cuda"])
+def test_cuda_cpp_is_compiled_by_nvrtc(tmp_path: Path, target: str) -> None:
     code = """
+rr.devices()
 try:
     cubin, ptx = compile(), compile(kind="ptx")
 except rr.UnsupportedError as error:
@@ -201,7 +203,8 @@ else:
     message = error_of(lambda: compile("void put() { nothing }"))
     assert message.startswith("[cpp.put] NVRTC does not compile put for sm_90: put.cu(1): error")
 """
-    output(tmp_path, NVRTC + code, RUDA_TARGET="host", RUDA_CUDA_DRIVER="")
+    driver = "double" if target == "cuda" else ""
+    output(tmp_path, NVRTC + code, RUDA_TARGET=target, RUDA_CUDA_DRIVER=driver)
 
 
 def test_without_cuda_bindings_the_error_says_what_to_install(tmp_path: Path) -> None:

@@ -167,6 +167,24 @@ def test_a_kernel_that_fails_is_named(kernel_passes: Passes, mode: str) -> None:
     assert "cuda:0 (RUDA driver double" in text and "CUDA_ERROR_" in text, text
 
 
+def test_the_failing_kernel_is_named_and_not_only_the_last_one(kernel_passes: Passes) -> None:
+    text = kernel_passes(
+        """
+        x, y, out = e.tensors()
+        e.WRONG((2, 3), x, 10_000_000)
+        e.run(x, y, out, 1000)
+        print(error_of(rr.synchronize, rr.RudaRuntimeError))
+        """,
+        RUDA_ASYNC="1",
+    )
+    assert (
+        "is [example.scale_add] with grid (4, 1, 1), the last kernel launched on stream 0, or "
+        in text
+    )
+    wanted = "the driver double says what failed: [cuLaunchKernel] kernel example.out_of_bounds "
+    assert wanted in text and "with grid (2, 3, 1) on stream" in text, text
+
+
 def test_streams_order_kernels(kernel_passes: Passes) -> None:
     kernel_passes(
         """

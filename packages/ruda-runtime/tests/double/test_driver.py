@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
 from typing import Any
@@ -228,6 +229,13 @@ def test_cuda_core_runs_on_it(double: Any) -> None:
     for each in (buffer, other):
         each.close(stream)
     stream.close()
+
+
+def test_undocumented_tables_are_refused(double: Any) -> None:
+    """NVRTC looks for the driver and calls this whether it is there or not."""
+    table = ctypes.c_void_p(1)
+    call = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD).cuGetExportTable
+    assert call(ctypes.byref(table), bytes(16)) == 500 and table.value is None
 
 
 def test_a_forked_child_gets_an_error(fresh: Any) -> None:

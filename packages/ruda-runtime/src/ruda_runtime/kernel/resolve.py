@@ -209,6 +209,7 @@ def _loadable(kernel: Kernel, found: Specialisation, artifact: Artifact) -> Load
     description = {
         "image": artifact.image_hash,
         "entry": artifact.entry,
+        "name": kernel.name,
         "function": kernel.function,
         "source": local_file(kernel.function),
         "parameters": [

@@ -1,6 +1,7 @@
 #include "api.hpp"
 
 #include "allocator.hpp"
+#include "capture.hpp"
 #include "cuda/api.hpp"
 #include "cuda/copies.hpp"
 #include "cuda/kernel.hpp"
@@ -63,6 +64,7 @@ const ruda_api& api_table() {
       .find_plan = cuda::find_plan,
       .launch_plan = cuda::launch_plan,
       .launch_device = cuda::launch_device,
+      .is_capturing = is_capturing,
   };
   return table;
 }

@@ -2,6 +2,8 @@
 
 #include <pybind11/stl.h>
 
+#include <memory>
+
 #include <ruda/python.hpp>
 
 #include "bindings.hpp"
@@ -25,36 +27,43 @@ void checked(Call&& call) {
 
 class py_graph {
  public:
-  ~py_graph() { close(); }
+  py_graph() {
+    const py::gil_scoped_release unlocked;
+    graph_ = std::make_unique<graph>();
+  }
+  ~py_graph() {
+    const py::gil_scoped_release unlocked;
+    graph_.reset();
+  }
   void begin(int32_t stream) {
-    checked([&](ruda_error* error) { return graph_.begin(stream, error); });
+    checked([&](ruda_error* error) { return graph_->begin(stream, error); });
   }
   void end() {
-    checked([&](ruda_error* error) { return graph_.end(error); });
+    checked([&](ruda_error* error) { return graph_->end(error); });
   }
   void abandon() {
     const py::gil_scoped_release unlocked;
-    graph_.abandon();
+    graph_->abandon();
   }
   void replay(int32_t stream) {
-    checked([&](ruda_error* error) { return graph_.replay(stream, error); });
+    checked([&](ruda_error* error) { return graph_->replay(stream, error); });
   }
   void update(py_graph& other) {
-    checked([&](ruda_error* error) { return graph_.update(other.graph_, error); });
+    checked([&](ruda_error* error) { return graph_->update(*other.graph_, error); });
   }
   std::vector<std::string> nodes() {
     std::vector<std::string> names;
-    checked([&](ruda_error* error) { return graph_.nodes(&names, error); });
+    checked([&](ruda_error* error) { return graph_->nodes(&names, error); });
     return names;
   }
   void close() {
     const py::gil_scoped_release unlocked;
-    graph_.close();
+    graph_->close();
   }
-  bool closed() const { return graph_.closed(); }
+  bool closed() const { return graph_->closed(); }
 
  private:
-  graph graph_;
+  std::unique_ptr<graph> graph_;
 };
 
 }  // namespace

@@ -164,6 +164,8 @@ bool is_captured(int32_t id) noexcept {
   return captures[static_cast<size_t>(id)].into != nullptr;
 }
 
+int32_t is_capturing(int32_t id) noexcept { return is_captured(id) ? 1 : 0; }
+
 int32_t captured_here() noexcept {
   if (!captures_live()) return -1;
   const std::lock_guard lock(mutex);

@@ -74,6 +74,7 @@ int32_t begin_capture(int32_t id, recording* into, ruda_error* error) noexcept;
 void end_capture(int32_t id) noexcept;
 
 bool is_captured(int32_t id) noexcept;
+int32_t is_capturing(int32_t id) noexcept;  // the same, as ruda_api has it
 // The stream that the calling thread captures, or -1.
 int32_t captured_here() noexcept;
 

@@ -25,6 +25,18 @@ int32_t run_recording(const recording& what, ruda_error* error) noexcept {
   return fail(error, status, "[graph] node %zu of %zu: %s", failed, what.steps.size(), inner.message);
 }
 
+// All graphs of the process. The lock is taken before a graph's own, and never by a thread that holds
+// Python's: closing may need that one.
+struct graph_registry {
+  std::mutex mutex;
+  std::vector<graph*> graphs;
+};
+
+graph_registry& the_graphs() {
+  static graph_registry* shared = new graph_registry;
+  return *shared;
+}
+
 struct replay_task : task {
   const recording* what;  // which the graph keeps until the task is done
 };
@@ -47,6 +59,24 @@ int32_t check_same_work(const recording& ours, const recording& theirs, ruda_err
 }
 
 }  // namespace
+
+graph::graph() {
+  const std::lock_guard lock(the_graphs().mutex);
+  the_graphs().graphs.push_back(this);
+}
+
+graph::~graph() {
+  {
+    const std::lock_guard lock(the_graphs().mutex);
+    std::erase(the_graphs().graphs, this);
+  }
+  close();
+}
+
+void close_graphs() noexcept {
+  const std::lock_guard lock(the_graphs().mutex);
+  for (graph* each : the_graphs().graphs) each->close();
+}
 
 int32_t graph::begin(int32_t id, ruda_error* error) noexcept {
   return guard("graph", error, [&]() -> int32_t {

@@ -18,9 +18,9 @@ namespace ruda::native {
 // dispatch, while it runs one.
 class graph {
  public:
-  graph() = default;
+  graph();
   graph(const graph&) = delete;
-  ~graph() { close(); }
+  ~graph();
 
   // The calling thread captures stream `id` until end(), which it must call itself, or abandon().
   int32_t begin(int32_t id, ruda_error* error) noexcept;
@@ -59,5 +59,8 @@ class graph {
   cuda::CUevent event_ = nullptr;
   cuda::CUgraphExec executable_ = nullptr;
 };
+
+// The process ends: closes what is still open.
+void close_graphs() noexcept;
 
 }  // namespace ruda::native

@@ -15,6 +15,7 @@
 #include "cuda/streams.hpp"
 #include "cuda/target.hpp"
 #include "environment.hpp"
+#include "graph.hpp"
 #include "kernels.hpp"
 #include "stream_wait.hpp"
 
@@ -222,6 +223,7 @@ void wait_for_all() noexcept {
 
 void shut_down_streams() noexcept {
   ending.store(true, std::memory_order_release);
+  if (cuda::usable()) close_graphs();  // the driver's handles go before its context
   if (cuda::chosen()) return cuda::shut_down();
   wait_for_all();
   each_queue([](int32_t, queue& each) {

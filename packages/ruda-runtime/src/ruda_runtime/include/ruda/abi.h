@@ -268,6 +268,9 @@ typedef struct ruda_api {
   int32_t (*launch_device)(const ruda_device_kernel* kernel, const ruda_argument* arguments,
                            int32_t count, const ruda_launch_options* options,
                            const uint32_t grid[3], ruda_stream stream, ruda_error* error);
+
+  /* 1 while a graph captures `stream`: work submitted to it is noted, not done. Never waits. */
+  int32_t (*is_capturing)(int32_t stream);
 } ruda_api;
 
 #ifdef __cplusplus

@@ -57,6 +57,7 @@ std::string open_driver(driver& table) {
   table.describe = reinterpret_cast<int (*)(const char*)>(dlsym(handle, "ruda_double_describe"));
   table.last_report =
       reinterpret_cast<const char* (*)()>(dlsym(handle, "ruda_double_last_report"));
+  table.failure = reinterpret_cast<const char* (*)()>(dlsym(handle, "ruda_double_failure"));
   return "";
 }
 
@@ -102,9 +103,12 @@ std::string call_text(const driver& table, const char* call, CUresult code) {
     text = "no text";
   std::string result =
       std::string(call) + ": " + name + " (" + text + ", code " + std::to_string(code) + ")";
-  if (table.last_report != nullptr)
-    if (const char* report = table.last_report(); report != nullptr && *report != 0)
-      result += std::string("; the driver double's last report: ") + report;
+  if (const char* failure = table.failure != nullptr ? table.failure() : ""; *failure != 0) {
+    result += std::string("; the driver double says what failed: ") + failure;
+  } else if (const char* report = table.last_report != nullptr ? table.last_report() : "";
+             *report != 0) {
+    result += std::string("; the driver double's last report: ") + report;
+  }
   return result;
 }
 

@@ -82,6 +82,7 @@ struct driver {
   // Of the driver double; null in a real driver.
   int (*describe)(const char* json) = nullptr;
   const char* (*last_report)() = nullptr;
+  const char* (*failure)() = nullptr;  // of the work whose error this thread was given last
   int version = 0;
 };
 

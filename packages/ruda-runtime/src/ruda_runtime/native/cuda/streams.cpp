@@ -129,11 +129,14 @@ void note_launch(int32_t id, const char* kernel, const uint32_t grid[3]) noexcep
 std::string last_launch_text(int32_t id) {
   const stream_record& self = records[id];
   const char* kernel = self.kernel.load(std::memory_order_relaxed);
-  if (kernel == nullptr) return "no kernel was launched on stream " + std::to_string(id);
+  if (kernel == nullptr)
+    return "the failing work is another stream's: no kernel was launched on stream " +
+           std::to_string(id);
   const uint64_t xy = self.grid_xy.load(std::memory_order_relaxed);
-  return "the last kernel launched on stream " + std::to_string(id) + " was [" + kernel +
-         "] with grid (" + std::to_string(xy >> 32) + ", " + std::to_string(xy & 0xffffffff) + ", " +
-         std::to_string(self.grid_z.load(std::memory_order_relaxed)) + ")";
+  return "the failing work is [" + std::string(kernel) + "] with grid (" +
+         std::to_string(xy >> 32) + ", " + std::to_string(xy & 0xffffffff) + ", " +
+         std::to_string(self.grid_z.load(std::memory_order_relaxed)) +
+         "), the last kernel launched on stream " + std::to_string(id) + ", or work before it";
 }
 
 int32_t record_event(CUevent* event, bool timing, int32_t id, ruda_error* error) noexcept {

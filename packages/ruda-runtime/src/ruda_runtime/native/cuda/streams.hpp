@@ -24,7 +24,7 @@ int32_t order_foreign_stream(int32_t id, CUstream foreign, ruda_error* error) no
 // A kernel was launched: errors that surface later name it. `kernel` lives as long as the process.
 void note_launch(int32_t id, const char* kernel, const uint32_t grid[3]) noexcept;
 
-// Text for an error found after the fact: "the last kernel launched on stream 0 was [x], grid (1, 1, 1)".
+// Text for an error found after the fact: the driver does not say which of the queued kernels failed.
 std::string last_launch_text(int32_t id);
 
 // Fills `error` for a call on a stream that failed: by itself, or because earlier work had failed.
