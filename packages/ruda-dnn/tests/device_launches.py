@@ -1,6 +1,6 @@
 """What the entries launch on the cuda target beside what each launch.py says, for
 test_device_launches.py: a process of its own, on the driver double in record-only mode, where every
-specialisation is "compiled" to an empty kernel and noted.
+specialisation is "compiled" to an empty kernel and noted, and the sums of the grids are counted.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 import ruda_dnn
 from ruda_dnn.activation import launch as activation
+from ruda_dnn.attention import launch as attention
+from ruda_dnn.loss import launch as loss
 from ruda_dnn.normalization import launch as normalization
 from ruda_dnn.optim import launch as optim
 from ruda_dnn.rotary import launch as rotary
 from ruda_dnn.softmax import launch as softmax
-from ruda_runtime import Tensor, _native, empty
+from ruda_runtime import Tensor, _native, empty, testing
 from ruda_runtime.kernel import defined_kernels, discover, resolve
 from ruda_runtime.kernel.artifact import Artifact
 from ruda_runtime.launch import Launch, Specialisation, View, contiguous_view, specialisations
@@ -159,7 +163,108 @@ def optimisers() -> Iterator[list[Launch]]:
                                           scratch)  # fmt: skip
 
 
+def sequence_ends(*lengths: int) -> Tensor:
+    return Tensor.from_numpy(np.cumsum([0, *lengths]).astype(np.int32))
+
+
+def attentions() -> Iterator[list[Launch]]:
+    """Dense and packed, decoding in splits, every mask, statistics and set of gradients."""
+    dense = [  # batch, queries, keys, heads, groups, width, value width
+        (2, 5, 9, 4, 2, 16, 16), (1, 1, 1500, 8, 2, 64, 64), (1, 2, 9000, 1, 1, 40, 8),
+        (1, 33, 70, 6, 3, 128, 128), (1, 70, 40, 2, 1, 200, 256), (2, 3, 0, 2, 2, 8, 8),
+        (2, 0, 3, 2, 2, 8, 8), (0, 3, 3, 2, 2, 8, 8), (1, 100, 100, 9, 3, 64, 24),
+    ]  # fmt: skip
+    bands = [(-1, -1, False), (7, 0, True), (1 << 40, 3, True)]
+    for dtype, (b, t, s, h, g, d, e) in itertools.product(DTYPES, dense):
+        q, k, v = (empty(shape, dtype) for shape in ((b, t, h, d), (b, s, g, d), (b, s, g, e)))
+        out, grad = (empty((b, t, h, e), dtype) for _ in range(2))
+        masks = [None, empty((b, 1, t, s), "bool"), empty((1, h, 1, s), dtype)]
+        for mask, band in zip((*masks, None), (bands[0], *bands)):
+            for lse in (empty((b, h, t), "float32"), None):
+                yield from one_attention((q, k, v, mask, None, None, out, lse, grad), band, None)
+    # As slices of one projection, heads first, and one element behind an aligned address.
+    for dtype in DTYPES:
+        wide = empty((2, 20, 4, 192), dtype)
+        q, k, v = (wide.slice(3, at, at + 64) for at in (0, 64, 128))
+        turned = empty((2, 4, 20, 64), dtype).permute(0, 2, 1, 3)
+        odd = shifted((2, 20, 4, 64), dtype)
+        lse, heads_last = empty((2, 4, 20), "float32"), empty((2, 20, 4), "float32")
+        for three, stats in (((q, k, v), lse), ((turned,) * 3, heads_last.permute(0, 2, 1)),
+                             ((odd,) * 3, lse)):  # fmt: skip
+            more = (None, None, None, empty((2, 20, 4, 64), dtype), stats, three[0])
+            yield from one_attention((*three, *more), bands[0], None)
+    for dtype, (queries, keys) in itertools.product(
+        DTYPES, [((5, 17, 0), (5, 40, 3)), ((1, 1), (600, 70)), ((), ()), ((0, 0), (3, 2))]
+    ):
+        cu = sequence_ends(*queries), sequence_ends(*keys)
+        total, (t, s) = sum(queries), (max(each, default=0) for each in (queries, keys))
+        q, k, v = (empty((rows, heads, 64), dtype)
+                   for rows, heads in ((total, 4), (sum(keys), 2), (sum(keys), 2)))  # fmt: skip
+        out, grad = (empty((total, 4, 64), dtype) for _ in range(2))
+        for lse in (empty((4, total), "float32"), None):
+            yield from one_attention((q, k, v, None, *cu, out, lse, grad), bands[1], (t, s))
+
+
+def one_attention(
+    tensors: tuple[Tensor | None, ...], band: tuple[int, int, bool], longest: tuple[int, int] | None
+) -> Iterator[list[Launch]]:
+    *forward, grad = tensors
+    views: Any = [view(each) for each in forward]
+    _native_dnn.attention_forward(*forward, 0.25, *band)
+    yield attention.forward(*views, 0.25, attention.Band(*band), scratch, longest=longest)
+    if forward[-1] is None:
+        return
+    dtype = views[0].dtype
+    made = [empty(each.shape, dtype) for each in views[:3]]
+    for wants in itertools.product((True, False), repeat=3):
+        gradients = [each if wanted else None for each, wanted in zip(made, wants)]
+        _native_dnn.attention_backward(*forward, grad, *gradients, 0.25, *band)
+        if any(wants):
+            yield attention.backward(*views, view(grad), *map(view, gradients), 0.25,
+                                     attention.Band(*band), scratch, longest=longest)  # fmt: skip
+        else:
+            yield []
+
+
+def losses() -> Iterator[list[Launch]]:
+    """Nothing runs, so that the number of valid rows is what the scratch memory already holds."""
+    sizes = [(20, 48, 96), (20, 47, 99), (3, 2100, 5), (1, 1, 1), (5, 16, 20_000), (0, 8, 10)]
+    pairs = [(d, d) for d in DTYPES] + [("bfloat16", "float32"), ("float32", "float16")]
+    for (rows, width, classes), (dtype, head_dtype) in itertools.product(sizes, pairs):
+        hidden, head = empty((rows, width), dtype), empty((classes, width), head_dtype)
+        target = empty((rows,), "int64")
+        results = [empty(shape, "float32") for shape in ((rows, width), (classes, width),
+                                                         (classes,))]  # fmt: skip
+        total, count = empty((), "float32"), empty((), "int64")
+        for bias, chunk, valid, wants in (
+            (None, 0, rows, (False,) * 3), (None, 0, rows, (True, True, False)),
+            (empty((classes,), head_dtype), 6, rows, (True,) * 3), (None, 1, rows // 2, (True,) * 2),
+            (empty((classes,), head_dtype), 0, 0, (True,) * 3), (None, 0, 0, (False, True)),
+            (empty((classes,), head_dtype), 0, rows, (False, False, True)),
+        ):  # fmt: skip
+            gradients = [each if wanted else None
+                         for each, wanted in zip(results, (*wants, False))]  # fmt: skip
+            fill_small_blocks(np.array([valid, rows]))
+            _native_dnn.linear_cross_entropy(hidden, head, bias, target, total, count, *gradients,
+                                             chunk, -100)  # fmt: skip
+            views: Any = [view(each) for each in (hidden, head, bias, target)]
+            index, stats = scratch((rows,), "int64"), scratch((2,), "int64")
+            yield [
+                *loss.find_targets(views[3], classes, -100, index, stats),
+                *loss.linear_cross_entropy(*views, index, stats, *map(view, (total, count)),
+                                           *map(view, gradients), chunk, scratch, valid=valid),
+            ]  # fmt: skip
+
+
+def fill_small_blocks(values: np.ndarray) -> None:
+    """Leave these values in free blocks of the pool, for the next allocations of their size."""
+    blocks = [Tensor.from_numpy(values, copy=True) for _ in range(64)]
+    del blocks
+
+
 FAMILIES = {
+    "attention": attentions,
+    "loss": losses,
     "normalization": normalizations,
     "activation": activations,
     "rotary": rotations,
@@ -169,15 +274,34 @@ FAMILIES = {
 _native_dnn = ruda_dnn._native
 
 
+def counted() -> tuple[int, ...]:
+    now = testing.counters()
+    return tuple(now[name] for name in ("launches", "grid_x", "grid_y", "grid_z"))
+
+
 def differences(family: str) -> Iterable[str]:
-    wanted = specialisations(itertools.chain.from_iterable(FAMILIES[family]()))
+    """Of the calls' launches and sums of grids, and of the specialisations of all calls."""
+    wanted: list[Launch] = []
+    before = counted()
+    for number, launches in enumerate(FAMILIES[family]()):
+        launches = [each for each in launches if 0 not in each.grid]
+        after = counted()
+        ours = tuple(now - then for now, then in zip(after, before))
+        theirs = (len(launches), *(sum(each.grid[axis] for each in launches) for axis in range(3)))
+        if ours != theirs:
+            names = [each.definition.name for each in launches]
+            yield f"call {number}: launches and grids {ours} in C++, {theirs} in launch.py: {names}"
+        wanted += launches
+        before = counted()
     assert wanted, "the family launched nothing"
-    ours, theirs = ({repr(each) for each in some} for some in (used, wanted))  # 1 is not True
+    made = specialisations(wanted)
+    ours, theirs = ({repr(each) for each in some} for some in (used, made))  # 1 is not True
     yield from (f"launch.py only: {each}" for each in theirs - ours)
     yield from (f"C++ only: {each}" for each in ours - theirs)
 
 
 if __name__ == "__main__":
+    testing.load_driver_double()
     discover()
     _native.set_plan_resolver(note)
     found = list(differences(sys.argv[1]))

@@ -1,8 +1,9 @@
 /* "attention.forward" and "attention.backward": checks, the cut into items, launch. */
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
+#include "checks.hpp"
+#include "device.hpp"
 #include "entries.hpp"
 #include "host.hpp"
 
@@ -12,148 +13,6 @@ namespace {
 using std::int64_t;
 
 constexpr int64_t no_end = int64_t{1} << 40;  // a window without an end
-
-/* On the host, of a storage dtype, with a contiguous last axis unless the tensor is empty. */
-int32_t check_rows(const ruda_view* view, const char* operation, const char* name, int32_t rank,
-                   ruda_error* error) {
-  RUDA_TRY(check_host(view, operation, name, error));
-  RUDA_TRY(check_dtype(view, {RUDA_FLOAT32, RUDA_FLOAT16, RUDA_BFLOAT16}, operation, name, error));
-  RUDA_CHECK(view->ndim == rank, error, RUDA_ERROR_VALUE,
-             "[%s] %s: got shape %s, wanted %s", operation, name, shape_text(*view).c_str(),
-             rank == 4 ? "[batch, length, heads, width]" : "[total, heads, width] with cu_seqlens");
-  const bool adjacent = view->strides[rank - 1] == 1 || view->sizes[rank - 1] <= 1;
-  RUDA_CHECK(adjacent || element_count(*view) == 0, error, RUDA_ERROR_VALUE,
-             "[%s] %s: got strides %s, wanted a contiguous last axis", operation, name,
-             strides_text(*view).c_str());
-  return RUDA_OK;
-}
-
-int32_t check_same(const ruda_view* view, const ruda_view* model, int32_t dtype,
-                   const char* operation, const char* name, const char* model_name,
-                   ruda_error* error) {
-  RUDA_TRY(check_rows(view, operation, name, model->ndim, error));
-  RUDA_TRY(check_same_shape(view, model, operation, name, model_name, error));
-  return check_dtype(view, {dtype}, operation, name, error);
-}
-
-/* The views of both operations; grad and the gradients are absent in the forward pass. */
-struct arguments {
-  const ruda_view *q, *k, *v, *mask, *cu_q, *cu_k, *out, *lse, *grad, *dq, *dk, *dv;
-  double scale;
-  int64_t left, right;
-  bool bottom_right;
-
-  explicit arguments(const attention_forward_args& args)
-      : q(args.q), k(args.k), v(args.v), mask(args.mask), cu_q(args.cu_seqlens_q),
-        cu_k(args.cu_seqlens_k), out(args.out), lse(args.lse), grad(nullptr), dq(nullptr),
-        dk(nullptr), dv(nullptr), scale(args.scale), left(args.window_left),
-        right(args.window_right), bottom_right(args.bottom_right != 0) {}
-  explicit arguments(const attention_backward_args& args)
-      : q(args.q), k(args.k), v(args.v), mask(args.mask), cu_q(args.cu_seqlens_q),
-        cu_k(args.cu_seqlens_k), out(args.out), lse(args.lse), grad(args.grad), dq(args.dq),
-        dk(args.dk), dv(args.dv), scale(args.scale), left(args.window_left),
-        right(args.window_right), bottom_right(args.bottom_right != 0) {}
-
-  bool packed() const { return cu_q != nullptr; }
-  int32_t rank() const { return packed() ? 3 : 4; }
-};
-
-int32_t check_ends(const ruda_view* ends, int64_t total, const char* operation, const char* name,
-                   ruda_error* error) {
-  RUDA_TRY(check_dense(ends, operation, name, error));
-  RUDA_TRY(check_dtype(ends, {RUDA_INT32}, operation, name, error));
-  RUDA_CHECK(ends->ndim == 1 && ends->sizes[0] >= 1, error, RUDA_ERROR_VALUE,
-             "[%s] %s: got shape %s, wanted [sequences + 1]", operation, name,
-             shape_text(*ends).c_str());
-  const auto* values = data<const int32_t>(*ends);
-  const int64_t count = ends->sizes[0];
-  bool ordered = values[0] == 0;
-  for (int64_t i = 1; i < count; ++i) ordered = ordered && values[i] >= values[i - 1];
-  RUDA_CHECK(ordered && values[count - 1] == total, error, RUDA_ERROR_VALUE,
-             "[%s] %s: got ends from %d to %d%s, wanted ends from 0 that never fall, to %lld",
-             operation, name, values[0], values[count - 1], ordered ? "" : " out of order",
-             static_cast<long long>(total));
-  return RUDA_OK;
-}
-
-int32_t check_mask(const arguments& args, const char* operation, ruda_error* error) {
-  const ruda_view* mask = args.mask;
-  RUDA_TRY(check_host(mask, operation, "mask", error));
-  RUDA_TRY(check_dtype(mask, {RUDA_BOOL, RUDA_FLOAT32, args.q->dtype}, operation, "mask", error));
-  RUDA_CHECK(!args.packed(), error, RUDA_ERROR_VALUE,
-             "[%s] mask: got one with packed sequences, wanted none", operation);
-  const int64_t wanted[4] = {args.q->sizes[0], args.q->sizes[2], args.q->sizes[1],
-                             args.k->sizes[1]};
-  bool fits = mask->ndim == 4;
-  for (int32_t i = 0; fits && i < 4; ++i) {
-    fits = mask->sizes[i] == wanted[i] || (i < 3 && mask->sizes[i] == 1);
-  }
-  RUDA_CHECK(fits, error, RUDA_ERROR_VALUE,
-             "[%s] mask: got shape %s, wanted [%lld or 1, %lld or 1, %lld or 1, %lld]", operation,
-             shape_text(*mask).c_str(), static_cast<long long>(wanted[0]),
-             static_cast<long long>(wanted[1]), static_cast<long long>(wanted[2]),
-             static_cast<long long>(wanted[3]));
-  return RUDA_OK;
-}
-
-int32_t check_lse(const arguments& args, const char* operation, ruda_error* error) {
-  RUDA_TRY(check_host(args.lse, operation, "lse", error));
-  RUDA_TRY(check_dtype(args.lse, {RUDA_FLOAT32}, operation, "lse", error));
-  const int64_t* sizes = args.q->sizes;
-  if (args.packed()) {
-    return check_shape(args.lse, {sizes[1], sizes[0]}, operation, "lse", error);
-  }
-  return check_shape(args.lse, {sizes[0], sizes[2], sizes[1]}, operation, "lse", error);
-}
-
-int32_t check_inputs(const arguments& args, const char* operation, ruda_error* error) {
-  RUDA_CHECK((args.cu_q == nullptr) == (args.cu_k == nullptr), error, RUDA_ERROR_VALUE,
-             "[%s] got one of cu_seqlens_q and cu_seqlens_k, wanted both or neither", operation);
-  const int32_t rank = args.rank();
-  RUDA_TRY(check_rows(args.q, operation, "q", rank, error));
-  RUDA_TRY(check_rows(args.k, operation, "k", rank, error));
-  RUDA_TRY(check_rows(args.v, operation, "v", rank, error));
-  RUDA_TRY(check_dtype(args.k, {args.q->dtype}, operation, "k", error));
-  RUDA_TRY(check_dtype(args.v, {args.q->dtype}, operation, "v", error));
-  const int64_t *q = args.q->sizes, *k = args.k->sizes, *v = args.v->sizes;
-  const int64_t heads = q[rank - 2], groups = k[rank - 2];
-  RUDA_CHECK(k[rank - 1] == q[rank - 1] && q[rank - 1] >= 1, error, RUDA_ERROR_VALUE,
-             "[%s] k: got shape %s, wanted q's width %lld (at least 1)", operation,
-             shape_text(*args.k).c_str(), static_cast<long long>(q[rank - 1]));
-  RUDA_CHECK(groups >= 1 && heads % groups == 0, error, RUDA_ERROR_VALUE,
-             "[%s] k: got %lld heads, wanted a divisor of q's %lld", operation,
-             static_cast<long long>(groups), static_cast<long long>(heads));
-  RUDA_CHECK(rank == 3 || k[0] == q[0], error, RUDA_ERROR_VALUE,
-             "[%s] k: got shape %s, wanted q's batch %lld", operation, shape_text(*args.k).c_str(),
-             static_cast<long long>(q[0]));
-  bool same = v[rank - 1] >= 1;
-  for (int32_t i = 0; i + 1 < rank; ++i) same = same && v[i] == k[i];
-  RUDA_CHECK(same, error, RUDA_ERROR_VALUE,
-             "[%s] v: got shape %s, wanted k's shape %s up to the width (at least 1)", operation,
-             shape_text(*args.v).c_str(), shape_text(*args.k).c_str());
-  if (args.packed()) {
-    RUDA_TRY(check_ends(args.cu_q, q[0], operation, "cu_seqlens_q", error));
-    RUDA_TRY(check_ends(args.cu_k, k[0], operation, "cu_seqlens_k", error));
-    RUDA_TRY(check_same_shape(args.cu_k, args.cu_q, operation, "cu_seqlens_k", "cu_seqlens_q",
-                              error));
-  }
-  if (args.mask != nullptr) RUDA_TRY(check_mask(args, operation, error));
-  if (args.lse != nullptr) RUDA_TRY(check_lse(args, operation, error));
-  RUDA_CHECK(std::isfinite(static_cast<float>(args.scale)), error, RUDA_ERROR_VALUE,
-             "[%s] scale: got %g, wanted a number that is finite in float32", operation, args.scale);
-  return RUDA_OK;
-}
-
-/* A tensor of q's leading sizes and heads, and of v's width. */
-int32_t check_result(const ruda_view* view, const arguments& args, const char* operation,
-                     const char* name, ruda_error* error) {
-  const int32_t rank = args.rank();
-  RUDA_TRY(check_rows(view, operation, name, rank, error));
-  RUDA_TRY(check_dtype(view, {args.q->dtype}, operation, name, error));
-  const int64_t *q = args.q->sizes, width = args.v->sizes[rank - 1];
-  if (rank == 3) return check_shape(view, {q[0], q[1], width}, operation, name, error);
-  return check_shape(view, {q[0], q[1], q[2], width}, operation, name, error);
-}
 
 attention_tensor tensor_of(const ruda_view* view) {
   if (view == nullptr) return {nullptr, 0, 0, 0};
@@ -168,7 +27,7 @@ struct plan {
   std::vector<attention_item> items;
   int64_t longest_q = 0, longest_k = 0;
 
-  explicit plan(const arguments& args) {
+  explicit plan(const attention_arguments& args) {
     const int32_t rank = args.rank();
     for (auto [to, from] : {std::pair{&problem.q, args.q}, {&problem.k, args.k},
                             {&problem.v, args.v}, {&problem.out, args.out},
@@ -201,7 +60,7 @@ struct plan {
     add_sequences(args);
   }
 
-  void add_sequences(const arguments& args) {
+  void add_sequences(const attention_arguments& args) {
     const auto add = [&](int64_t batch, int64_t q, int64_t q_end, int64_t k, int64_t k_end) {
       sequences.push_back({batch, q, k, q_end - q, k_end - k, problem.queries, 0});
       problem.queries += q_end - q;
@@ -209,8 +68,8 @@ struct plan {
       longest_k = std::max(longest_k, k_end - k);
     };
     if (args.packed()) {
-      const auto *q = data<const int32_t>(*args.cu_q), *k = data<const int32_t>(*args.cu_k);
-      for (int64_t i = 0; i + 1 < args.cu_q->sizes[0]; ++i) add(0, q[i], q[i + 1], k[i], k[i + 1]);
+      const std::vector<int32_t>&q = args.q_ends, &k = args.k_ends;
+      for (size_t i = 0; i + 1 < q.size(); ++i) add(0, q[i], q[i + 1], k[i], k[i + 1]);
     } else {
       for (int64_t i = 0; i < args.q->sizes[0]; ++i) {
         add(i, 0, args.q->sizes[1], 0, args.k->sizes[1]);
@@ -332,9 +191,11 @@ void attend_rows(plan& work) {
 int32_t forward(const void* raw, ruda_error* error) {
   const char* operation = "attention";
   return guard(operation, error, [&]() -> int32_t {
-    const arguments args(*static_cast<const attention_forward_args*>(raw));
-    RUDA_TRY(check_inputs(args, operation, error));
-    RUDA_TRY(check_result(args.out, args, operation, "out", error));
+    const auto& given = *static_cast<const attention_forward_args*>(raw);
+    attention_arguments args(given);
+    RUDA_TRY(check_attention_inputs(args, operation, error));
+    RUDA_TRY(check_attention_result(args.out, args, operation, "out", error));
+    if (on_device(*args.q)) return attention_forward_cuda(given, longest_lengths(args), error);
     plan work(args);
     if (work.problem.queries == 0 || work.problem.heads == 0) return RUDA_OK;
     if (work.longest_q <= attention_decode_queries) {
@@ -349,22 +210,24 @@ int32_t forward(const void* raw, ruda_error* error) {
 int32_t backward(const void* raw, ruda_error* error) {
   const char* operation = "attention_backward";
   return guard(operation, error, [&]() -> int32_t {
-    const arguments args(*static_cast<const attention_backward_args*>(raw));
-    RUDA_TRY(check_inputs(args, operation, error));
+    const auto& given = *static_cast<const attention_backward_args*>(raw);
+    attention_arguments args(given);
+    RUDA_TRY(check_attention_inputs(args, operation, error));
     RUDA_TRY(check_present(args.lse, operation, "lse", error));
-    RUDA_TRY(check_result(args.out, args, operation, "out", error));
-    RUDA_TRY(check_result(args.grad, args, operation, "grad", error));
+    RUDA_TRY(check_attention_result(args.out, args, operation, "out", error));
+    RUDA_TRY(check_attention_result(args.grad, args, operation, "grad", error));
     const int32_t dtype = args.q->dtype;
     if (args.dq != nullptr) {
-      RUDA_TRY(check_same(args.dq, args.q, dtype, operation, "dq", "q", error));
+      RUDA_TRY(check_attention_gradient(args.dq, args.q, dtype, operation, "dq", "q", error));
     }
     if (args.dk != nullptr) {
-      RUDA_TRY(check_same(args.dk, args.k, dtype, operation, "dk", "k", error));
+      RUDA_TRY(check_attention_gradient(args.dk, args.k, dtype, operation, "dk", "k", error));
     }
     if (args.dv != nullptr) {
-      RUDA_TRY(check_same(args.dv, args.v, dtype, operation, "dv", "v", error));
+      RUDA_TRY(check_attention_gradient(args.dv, args.v, dtype, operation, "dv", "v", error));
     }
     if (args.dq == nullptr && args.dk == nullptr && args.dv == nullptr) return RUDA_OK;
+    if (on_device(*args.q)) return attention_backward_cuda(given, longest_lengths(args), error);
     plan work(args);
     const int64_t parts = cut_keys(work, std::clamp<int64_t>(divide_up(12, work.pairs()), 1, 8), 128);
     const attention_problem& problem = work.problem;

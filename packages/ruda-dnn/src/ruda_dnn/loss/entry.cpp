@@ -6,15 +6,16 @@
 
 #include <ruda/blas.h>
 
+#include "device.hpp"
 #include "entries.hpp"
 #include "../normalization/host.hpp"
 #include "host.hpp"
+#include "rows.hpp"
 
 namespace ruda {
 namespace {
 
 constexpr const char* operation = "linear_cross_entropy";
-constexpr int64_t logits_budget = int64_t{48} << 20;  // bytes of one chunk's logits by default
 constexpr int64_t tile_budget = int64_t{8} << 20;     // bytes of one widened tile of the head
 
 /* A float32 matrix on the stack that a ruda_view can point into. */
@@ -47,7 +48,6 @@ int32_t check_output(const ruda_view* view, std::initializer_list<int64_t> shape
 }
 
 int32_t check(const linear_cross_entropy_args& args, ruda_error* error) {
-  RUDA_TRY(check_host(args.hidden, operation, "hidden", error));
   RUDA_TRY(check_activation(args.hidden, operation, "hidden", error));
   RUDA_TRY(check_activation(args.head, operation, "head", error));
   RUDA_TRY(check_dense(args.target, operation, "target", error));
@@ -91,10 +91,8 @@ int32_t valid_rows(const linear_cross_entropy_args& args, std::vector<int64_t>& 
   const int64_t rows = args.hidden->sizes[0], classes = args.head->sizes[0];
   for (int64_t row = 0; row < rows; ++row) {
     if (target[row] == args.ignore_index) continue;
-    RUDA_CHECK(target[row] >= 0 && target[row] < classes, error, RUDA_ERROR_VALUE,
-               "[%s] target[%lld]: got %lld, wanted 0..%lld or ignore_index = %lld", operation,
-               static_cast<long long>(row), static_cast<long long>(target[row]),
-               static_cast<long long>(classes - 1), static_cast<long long>(args.ignore_index));
+    if (target[row] < 0 || target[row] >= classes)
+      return fail_target(row, target[row], classes, args.ignore_index, error);
     index.push_back(row);
   }
   return RUDA_OK;
@@ -150,16 +148,6 @@ void scatter(const float* values, const int64_t* index, int64_t rows, int64_t wi
 
 void zero(const ruda_view* view) {
   if (view != nullptr) std::memset(view->data, 0, static_cast<size_t>(byte_count(*view)));
-}
-
-/* Rows of logits at a time: as asked, or equal parts within the budget. A short last part would read
- * the whole head for a few rows. */
-int64_t chunk_rows(int64_t valid, int64_t classes, int64_t asked) {
-  if (asked != 0) return std::min(valid, asked);
-  const int64_t row_bytes = classes * static_cast<int64_t>(sizeof(float));
-  const int64_t fitting = std::max<int64_t>(1, logits_budget / row_bytes);
-  const int64_t parts = (valid + fitting - 1) / fitting;
-  return (valid + parts - 1) / parts;
 }
 
 int32_t run(const linear_cross_entropy_args& args, const std::vector<int64_t>& index,
@@ -230,6 +218,7 @@ int32_t forward(const void* raw, ruda_error* error) {
   return guard(operation, error, [&]() -> int32_t {
     const auto& args = *static_cast<const linear_cross_entropy_args*>(raw);
     RUDA_TRY(check(args, error));
+    if (on_device(*args.hidden)) return linear_cross_entropy_cuda(args, error);
     std::vector<int64_t> index;
     RUDA_TRY(valid_rows(args, index, error));
     const ruda_kernel* gemm = nullptr;
