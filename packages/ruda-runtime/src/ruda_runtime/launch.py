@@ -20,16 +20,19 @@ POINTER_TYPES = {
     "float16": "*fp16",
     "bfloat16": "*bf16",
     "float64": "*fp64",
+    "int8": "*i8",
+    "int16": "*i16",
     "int32": "*i32",
     "int64": "*i64",
     "uint8": "*u8",
+    "uint32": "*u32",
     "bool": "*u8",
 }
 """Triton's pointer type of a dtype; a bool is read as its byte."""
 
 _ITEM_SIZES = {
-    "float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "uint8": 1,
-    "bool": 1,
+    "float64": 8, "int64": 8, "float32": 4, "int32": 4, "uint32": 4, "float16": 2, "bfloat16": 2,
+    "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
 }  # fmt: skip
 
 

@@ -15,8 +15,7 @@ DTYPES = (
 )  # fmt: skip
 """In the order of enum ruda_dtype."""
 
-POINTERS = {**POINTER_TYPES, "int8": "*i8", "int16": "*i16", "uint32": "*u32"}
-"""Triton's pointer type of every dtype; a bool is read as its byte."""
+POINTERS = POINTER_TYPES
 
 _SCALARS = {
     "i1": ("boolean", 1, True), "i8": ("integer", 8, True), "i16": ("integer", 16, True),
