@@ -3,9 +3,9 @@
     python random_llama.py --target host --dtype float32 --json host.json
     python random_llama.py --target cuda --dtype float32 --json cuda.json
 
-The two files hold the same losses, within the rounding of the dtype: what is drawn at random is drawn
-on the CPU from fixed seeds, masks of dropout included, whose numbers do not depend on the target.
-Without a GPU the second line runs on the driver double (RUDA_CUDA_DRIVER=double).
+The two files hold the same losses, within the rounding of the dtype: weights are drawn on the CPU,
+and the numbers behind dropout's masks do not depend on the target. Without a GPU the second line
+runs on the driver double (RUDA_CUDA_DRIVER=double).
 
 The model is transformers' Llama with RUDA's fused modules, or, with --model plain, the same
 architecture written out below, which needs torch alone. No data and no tokenizer are read.
