@@ -31,8 +31,11 @@ def split_dims(array: np.ndarray, out: np.ndarray, axes: tuple[int, ...]):
     """Kept and reduced dimensions; `out` has no reduced ones."""
     item = array.itemsize
     left = iter(stride // out.itemsize for stride in out.strides)
-    kept = [(n, (s // item, next(left)))
-            for d, (n, s) in enumerate(zip(array.shape, array.strides)) if d not in axes]  # fmt: skip
+    kept = [
+        (n, (s // item, next(left)))
+        for d, (n, s) in enumerate(zip(array.shape, array.strides))
+        if d not in axes
+    ]
     reduced = [(array.shape[d], (array.strides[d] // item,)) for d in axes]
     return tuple(
         launch.coalesced([n for n, _ in dims], [s for _, s in dims]) for dims in (kept, reduced)

@@ -157,7 +157,7 @@ def reduce(
         ]  # fmt: skip
     partial = scratch((parts, outputs), accumulator(source.dtype, mapping))
     second_rows, second_block = tile(parts, True)
-    again = {name: 1 for name in ("reduced0", "reduced1", "reduced2")}
+    again = dict.fromkeys(("reduced0", "reduced1", "reduced2"), 1)
     again |= {"step0": outputs, "step1": 0, "step2": 0, "step3": 0}
     return [
         REDUCE(grid, source=source, out=partial, outputs=outputs, count=count, part=part,

@@ -1,0 +1,1 @@
+"""Device kernels of ATen's indexing operators; ruda-torch launches them. No Python functions."""
