@@ -115,20 +115,7 @@ def synchronize() -> None:
     _native.synchronize(-1)
 
 
-def require_host(package: str) -> None:
-    """Settle the target for a package that has nothing for GPUs: ``auto`` becomes host.
-
-    Raises:
-        DeviceError: the target is cuda.
-    """
-    if _target(package) == "cuda":
-        raise DeviceError(
-            f"[{package}] got the target cuda, wanted host: this version of {package} has no "
-            "operators for GPUs. Set RUDA_TARGET=host"
-        )
-
-
-def _target(host_only: str = "") -> str:
+def _target() -> str:
     global _chosen
     if _chosen is not None:
         return _chosen
@@ -136,7 +123,7 @@ def _target(host_only: str = "") -> str:
     with _lock:
         if _chosen is not None:
             return _chosen
-        chosen, why = _choose(asked, host_only)
+        chosen, why = _choose(asked)
         _chosen = chosen
     # After the choice is kept: where warnings are errors, this call fails and no other does.
     if why:
@@ -149,7 +136,7 @@ def _target(host_only: str = "") -> str:
     return chosen
 
 
-def _choose(asked: str, host_only: str) -> tuple[str, str]:
+def _choose(asked: str) -> tuple[str, str]:
     """The target, and where auto took the host, why."""
     if asked not in _TARGETS:
         raise RudaValueError(f"[RUDA_TARGET] got {asked!r}, wanted one of: {', '.join(_TARGETS)}")
@@ -168,8 +155,6 @@ def _choose(asked: str, host_only: str) -> tuple[str, str]:
         return "cuda", ""
     if asked == "host":
         return "host", ""
-    if host_only:
-        return "host", f"{host_only} has no operators for GPUs in this version"
     missing = _start_for_auto(driver)
     return ("host", missing) if missing else ("cuda", "")
 

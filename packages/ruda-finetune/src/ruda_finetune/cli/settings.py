@@ -70,7 +70,8 @@ class TrainSettings(BaseModel):
         64, ge=2, le=LARGEST_BLOCK, description="Weights that share one NF4 scale; even."
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="Compute dtype; auto takes float32 on the host target."
+        "auto",
+        description="Compute dtype; auto takes float32 on the host, bfloat16 on a GPU that has it.",
     )
     device: str = "ruda:0"
     cache: bool = Field(True, description="Keep packed weights in the cache's folder.")

@@ -108,7 +108,8 @@ def load_model(
         `"none"` keeps them dense (the targets are still checked and reported).
     target_modules: `"all-linear"` or a list of names, see `resolve_targets`; None, with
         `quantize="none"`, for a model that will not be adapted.
-    dtype: of the other weights; None takes the fast one, float32 on the host.
+    dtype: of the other weights; None takes the fast one: float32 on the host, bfloat16 on a
+            GPU that has it.
     block_size, tile_rows: of the NF4 layers, see `NF4Linear`.
     parameter_dtypes, buffer_dtypes: exceptions by state-dict name.
     attn_implementation: as in transformers; None takes its default.
