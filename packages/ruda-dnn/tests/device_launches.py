@@ -1,13 +1,12 @@
 """What the entries launch on the cuda target beside what each launch.py says, for
-test_device_launches.py: a process of its own, on the driver double in record-only mode, where every
-specialisation is "compiled" to an empty kernel and noted, and the sums of the grids are counted.
+test_device_launches.py: a process of its own, on the driver double in record-only mode.
 """
 
 from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,52 +19,11 @@ from ruda_dnn.normalization import launch as normalization
 from ruda_dnn.optim import launch as optim
 from ruda_dnn.rotary import launch as rotary
 from ruda_dnn.softmax import launch as softmax
-from ruda_runtime import Tensor, _native, empty, testing
-from ruda_runtime.kernel import defined_kernels, discover, resolve
-from ruda_runtime.kernel.artifact import Artifact
-from ruda_runtime.launch import Launch, Specialisation, View, contiguous_view, specialisations
+from ruda_runtime import Tensor, empty
+from ruda_runtime.launch import Launch
+from ruda_runtime.testing.launches import differences, scratch, shifted, upload, view
 
 DTYPES = ("float32", "float16", "bfloat16")
-used: list[Specialisation] = []
-
-
-def note(name: str, facts: list[tuple[Any, ...]], warps: int, stages: int) -> Any:
-    """A plan of an empty kernel."""
-    (kernel,) = (each for each in defined_kernels() if each.name == name)
-    wanted = resolve.specialise(kernel, facts, warps, stages)
-    used.append(wanted)
-    passed = sum(kind != "constexpr" for _, kind in wanted.signature)
-    parameters = ", ".join(f".param .u64 p{i}" for i in range(passed))
-    text = f"// {len(used)}\n.version 8.0\n.target sm_90\n.address_size 64\n"
-    text += f".visible .entry empty({parameters})\n"
-    empty_kernel = Artifact(
-        image=(text + "{\n ret;\n}\n").encode(), kind="ptx", entry="empty", architecture=90,
-        num_warps=warps, shared_bytes=0, scratch_pointers=0, scratch_bytes=0, profile_bytes=0,
-        compiler="none",
-    )  # fmt: skip
-    return resolve._loadable(kernel, wanted, empty_kernel)
-
-
-def view(tensor: Tensor | None) -> View | None:
-    if tensor is None:
-        return None
-    return View(tensor.data_ptr, tensor.dtype_name, tuple(tensor.shape), tuple(tensor.strides))
-
-
-def scratch(shape: tuple[int, ...], dtype: str) -> View:
-    return contiguous_view(0, dtype, shape)
-
-
-def upload(table: Sequence[int]) -> View:
-    return scratch((len(table),), "int64")
-
-
-def shifted(shape: tuple[int, ...], dtype: str) -> Tensor:
-    """One element behind an aligned address."""
-    count = 1
-    for size in shape:
-        count *= size
-    return empty((count + 1,), dtype).slice(0, 1, None).view(*shape)
 
 
 def normalizations() -> Iterator[list[Launch]]:
@@ -274,37 +232,7 @@ FAMILIES = {
 _native_dnn = ruda_dnn._native
 
 
-def counted() -> tuple[int, ...]:
-    now = testing.counters()
-    return tuple(now[name] for name in ("launches", "grid_x", "grid_y", "grid_z"))
-
-
-def differences(family: str) -> Iterable[str]:
-    """Of the calls' launches and sums of grids, and of the specialisations of all calls."""
-    wanted: list[Launch] = []
-    before = counted()
-    for number, launches in enumerate(FAMILIES[family]()):
-        launches = [each for each in launches if 0 not in each.grid]
-        after = counted()
-        ours = tuple(now - then for now, then in zip(after, before))
-        theirs = (len(launches), *(sum(each.grid[axis] for each in launches) for axis in range(3)))
-        if ours != theirs:
-            names = [each.definition.name for each in launches]
-            yield f"call {number}: launches and grids {ours} in C++, {theirs} in launch.py: {names}"
-        wanted += launches
-        before = counted()
-    assert wanted, "the family launched nothing"
-    made = specialisations(wanted)
-    ours, theirs = ({repr(each) for each in some} for some in (used, made))  # 1 is not True
-    yield from (f"launch.py only: {each}" for each in theirs - ours)
-    yield from (f"C++ only: {each}" for each in ours - theirs)
-
-
 if __name__ == "__main__":
-    testing.load_driver_double()
-    discover()
-    _native.set_plan_resolver(note)
-    found = list(differences(sys.argv[1]))
-    print(f"{len(used)} specialisations, {len(found)} differences")
-    print("\n".join(found[:6]))
+    found = differences(FAMILIES[sys.argv[1]]())
+    print(f"{len(found)} differences", *found[:6], sep="\n")
     sys.exit(1 if found else 0)

@@ -14,6 +14,15 @@ def gemm_matmul(
     beta: float,
     strategy: int,
 ) -> None: ...
+def gemm_product(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    alpha: float,
+    beta: float,
+    strategy: int,
+) -> None: ...
 def nf4_quantize(weight: Tensor, packed: Tensor, scales: Tensor, block_size: int) -> None: ...
 def nf4_dequantize(
     packed: Tensor, scales: Tensor, codebook: Tensor, weight: Tensor, block_size: int

@@ -29,9 +29,8 @@ const error_classes& nf4_errors() {
   return found;
 }
 
-void gemm_matmul(py::handle a, py::handle b, py::handle bias, py::handle out, double alpha,
-                 double beta, int64_t strategy) {
-  const char* name = "gemm.matmul";
+void multiply(const char* name, py::handle a, py::handle b, py::handle bias, py::handle out,
+              double alpha, double beta, int64_t strategy) {
   const error_classes& errors = gemm_errors();
   const ruda::gemm_args args{view_of(a, name, "a", errors),
                              view_of(b, name, "b", errors),
@@ -41,6 +40,17 @@ void gemm_matmul(py::handle a, py::handle b, py::handle bias, py::handle out, do
                              beta,
                              strategy};
   ruda::python::launch(name, ruda::gemm_args_layout, &args, errors);
+}
+
+void gemm_matmul(py::handle a, py::handle b, py::handle bias, py::handle out, double alpha,
+                 double beta, int64_t strategy) {
+  multiply("gemm.matmul", a, b, bias, out, alpha, beta, strategy);
+}
+
+/* For tests of what C++ callers get: the operands may have different dtypes. */
+void gemm_product(py::handle a, py::handle b, py::handle bias, py::handle out, double alpha,
+                  double beta, int64_t strategy) {
+  multiply("gemm.product", a, b, bias, out, alpha, beta, strategy);
 }
 
 void nf4_quantize(py::handle weight, py::handle packed, py::handle scales, int64_t block_size) {
@@ -100,6 +110,7 @@ PYBIND11_MODULE(_native, module) {
   ruda::python::check(ruda::register_nf4(&error), error);
 
   module.def("gemm_matmul", &gemm_matmul);
+  module.def("gemm_product", &gemm_product);
   module.def("nf4_quantize", &nf4_quantize);
   module.def("nf4_dequantize", &nf4_dequantize);
   module.def("nf4_product", &nf4_product);
