@@ -11,75 +11,51 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import struct
-import time
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ruda_runtime import cachefiles
+from ruda_runtime.cachefiles import TEMPORARY, CacheWarning
+
+__all__ = [
+    "HASHES",
+    "WEIGHTS",
+    "CacheEntry",
+    "CacheWarning",
+    "cache_directory",
+    "clear",
+    "entry_path",
+    "list_entries",
+    "read_header",
+    "remove_stale",
+    "warn_once",
+]
+
 WEIGHTS, HASHES = "nf4", "hashes"
 _ENDINGS = {WEIGHTS: ".safetensors", HASHES: ".json"}
-_TEMPORARY = ".tmp"  # <key>.<random>.tmp: being written, or left by a process that was killed
-_STALE_SECONDS = 24 * 3600
 _LONGEST_HEADER = 64 * 1024 * 1024
-
-
-class CacheWarning(UserWarning):
-    """The cache cannot be used; everything works without it, only slower."""
-
-
-_warned = False
 
 
 def warn_once(message: str) -> None:
     """At most one warning a process: the cache is off, not the run."""
-    global _warned
-    if not _warned:
-        _warned = True
-        warnings.warn(f"{message}; going on without the cache", CacheWarning, stacklevel=2)
+    cachefiles.warn_once("ruda-finetune", f"{message}; going on without the cache")
 
 
 def cache_directory() -> Path | None:
     """The cache's folder, which need not exist; None (and one warning) where there is no home."""
-    if named := os.environ.get("RUDA_CACHE_DIR"):
-        return Path(named).expanduser()
-    shared = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(shared):  # noqa: PTH117 - the specification: a relative one is ignored
-        return Path(shared) / "ruda"
-    try:
-        return Path.home() / ".cache" / "ruda"
-    except RuntimeError:
+    folder = cachefiles.cache_directory()
+    if folder is None:
         warn_once("[cache] there is no home directory; RUDA_CACHE_DIR names a folder for the cache")
-        return None
+    return folder
 
 
 def entry_path(kind: str, key: str) -> Path | None:
     """The file of a key (hexadecimal digits) in the `nf4` or `hashes` folder."""
     root = cache_directory()
     return None if root is None else root / kind / (key + _ENDINGS[kind])
-
-
-def write_file(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Write under a temporary name, make it durable, then give it its name. Raises OSError.
-
-    Readers see the old file or the whole new one. Two processes that write the same key both
-    succeed, and the last one's file stays.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.stem}.{secrets.token_hex(8)}{_TEMPORARY}")
-    try:
-        with temporary.open("xb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 @dataclass(frozen=True)
@@ -100,7 +76,7 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
         if not folder.is_dir():
             continue
         for path in sorted(folder.iterdir()):
-            if path.suffix in (ending, _TEMPORARY) and path.is_file() and not path.is_symlink():
+            if path.suffix in (ending, TEMPORARY) and path.is_file() and not path.is_symlink():
                 yield kind, path
 
 
@@ -109,7 +85,7 @@ def list_entries() -> list[CacheEntry]:
     root = cache_directory()
     found = []
     for kind, path in _files(root) if root is not None else ():
-        if kind != WEIGHTS or path.suffix == _TEMPORARY:
+        if kind != WEIGHTS or path.suffix == TEMPORARY:
             continue
         try:
             state = path.stat()
@@ -140,20 +116,17 @@ def clear() -> tuple[int, int]:
         size = path.stat().st_size
         path.unlink(missing_ok=True)
         freed += size
-        count += kind == WEIGHTS and path.suffix != _TEMPORARY
+        count += kind == WEIGHTS and path.suffix != TEMPORARY
     return count, freed
 
 
 def remove_stale() -> None:
     """Remove temporary files that no living process can still be writing."""
     root = cache_directory()
-    for _, path in _files(root) if root is not None else ():
-        if path.suffix == _TEMPORARY:
-            try:
-                if time.time() - path.stat().st_mtime > _STALE_SECONDS:
-                    path.unlink(missing_ok=True)
-            except OSError:
-                continue
+    if root is None:
+        return
+    for kind in _ENDINGS:
+        cachefiles.remove_stale(root / kind)
 
 
 def read_header(path: Path) -> dict[str, Any] | None:

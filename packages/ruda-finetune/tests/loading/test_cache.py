@@ -20,11 +20,12 @@ from ruda_finetune import cache_files
 from ruda_finetune.errors import ModelFileError
 from ruda_finetune.loading import hashes, load_model
 from ruda_finetune.loading.cache import CacheKey, read_packed, wait_for_writers
+from ruda_runtime import cachefiles
 
 
 @pytest.fixture(autouse=True)
 def warnings_count_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_files, "_warned", False)
+    monkeypatch.setattr(cachefiles, "_warned", set())
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 __all__ = [
@@ -28,8 +28,8 @@ __all__ = [
 TEMPORARY = ".tmp"
 """The ending of a file that is being written, or was left by a process that was killed."""
 
-STALE_SECONDS = 3600.0
-"""No living process writes a temporary file for that long."""
+STALE_SECONDS = 24 * 3600.0
+"""No living process writes a temporary file for that long; a model's weights may take minutes."""
 
 
 class CacheWarning(UserWarning):
@@ -63,7 +63,7 @@ def cache_directory(environment: Mapping[str, str] | None = None) -> Path | None
         return None
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes | Iterable[bytes | memoryview]) -> None:
     """Write under a temporary name, make it durable, then give it its name.
 
     Readers see the old file or the whole new one; of two processes that write the same file, the
@@ -76,7 +76,8 @@ def write_atomically(path: Path, data: bytes) -> None:
     temporary = path.with_name(f"{path.stem}.{secrets.token_hex(8)}{TEMPORARY}")
     try:
         with temporary.open("xb") as file:
-            file.write(data)
+            for part in (data,) if isinstance(data, bytes) else data:
+                file.write(part)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -30,8 +30,10 @@ from typing import Any
 
 import torch
 
+from ruda_runtime.cachefiles import write_atomically
+
 from .._version import __version__
-from ..cache_files import WEIGHTS, entry_path, read_header, remove_stale, warn_once, write_file
+from ..cache_files import WEIGHTS, entry_path, read_header, remove_stale, warn_once
 
 _FORMAT = "ruda-nf4 1"
 _TYPES = {"U8": torch.uint8, "F32": torch.float32}
@@ -206,7 +208,7 @@ def _write(path: Path, key: CacheKey, tensors: Mapping[str, torch.Tensor]) -> No
     text = json.dumps({"__metadata__": stated, **header}).encode()
     text += b" " * (-len(text) % 8)
     try:
-        write_file(path, itertools.chain([struct.pack("<Q", len(text)), text], data()))
+        write_atomically(path, itertools.chain([struct.pack("<Q", len(text)), text], data()))
         remove_stale()
     except OSError as error:
         warn_once(f"[cache] {path} cannot be written ({error.strerror})")

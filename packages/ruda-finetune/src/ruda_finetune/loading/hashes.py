@@ -16,7 +16,9 @@ import os
 import time
 from pathlib import Path
 
-from ..cache_files import HASHES, entry_path, warn_once, write_file
+from ruda_runtime.cachefiles import write_atomically
+
+from ..cache_files import HASHES, entry_path, warn_once
 from ..errors import ModelFileError
 
 _SETTLED_SECONDS = 2.0
@@ -88,6 +90,6 @@ def _remember(path: Path, state: os.stat_result, digest: str) -> None:
         return
     text = json.dumps({**_identity(path, state), "sha256": digest})
     try:
-        write_file(entry, [text.encode()])
+        write_atomically(entry, text.encode())
     except OSError as error:
         warn_once(f"[cache] {entry.parent} cannot be written ({error.strerror})")
