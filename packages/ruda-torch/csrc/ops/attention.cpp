@@ -1,9 +1,12 @@
-// Scaled dot product attention: ruda-dnn's kernels (float64: ATen's CPU flash kernel) behind the
-// overrideable pair of operators. Grouped key and value heads are read in place, without copies. What
-// neither takes goes to ATen's math path, which decomposes into operators of the list.
+// Scaled dot product attention: ruda-dnn's kernels (float64 on the host target: ATen's CPU flash
+// kernel) behind the overrideable pair of operators. Grouped key and value heads are read in place,
+// without copies. What neither takes goes to ATen's math path, which decomposes into operators of the
+// list.
 
 #include "host_call.h"
 #include "native_attention.h"
+
+#include "../cuda/target.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
@@ -61,6 +64,13 @@ const char* misfit(const Tensor& query, const Tensor& key, const Tensor& value,
   }
   const auto type = query.scalar_type();
   if (!own_dtype(type) && type != at::kDouble) return "the dtype is not a floating one";
+  if (on_cuda()) {
+    constexpr int64_t widest = 256;  // of ruda-dnn's device kernels
+    if (type == at::kDouble) return "the dtype is float64, on the cuda target";
+    if (query.size(3) > widest || value.size(3) > widest) {
+      return "a head is wider than 256, on the cuda target";
+    }
+  }
   if (dropout != 0.0) return "dropout is not 0";
   const int64_t heads = query.size(1), groups = key.size(1);
   if (query.size(0) != key.size(0) || query.size(0) != value.size(0)) return "the batches differ";

@@ -4,7 +4,8 @@
 // fit. It multiplies half types in float32 panels, where ATen's products of half types run at a
 // fraction of the float32 rate; the exception is bfloat16 on CPUs with instructions for it
 // (AVX512-BF16), where ATen's is the faster one for products of 2^24 multiplications and more.
-// Everything else, errors included, is ATen's through the boxed kernel.
+// Everything else, errors included, is ATen's through the boxed kernel on the host target, and goes to
+// cuda/matmul.cpp on the cuda target.
 
 #include "boxed.h"
 #include "host_call.h"
@@ -38,7 +39,7 @@ bool better_in_aten(const Tensor& a, const Tensor& b) {
 #if defined(__x86_64__)
   static const bool native = __builtin_cpu_supports("avx512bf16") != 0;
   constexpr double kEnough = 1 << 24;
-  return native && a.scalar_type() == at::kBFloat16 &&
+  return native && !on_cuda() && a.scalar_type() == at::kBFloat16 &&
          static_cast<double>(a.numel()) * static_cast<double>(b.size(-1)) >= kEnough;
 #else
   return false;

@@ -1,0 +1,240 @@
+// Matrix products on the cuda target that ops/matmul.cpp does not launch at once: wrong arguments
+// (ATen's own errors, by its shape rules on the meta device), empty operands, negative views, results
+// of other sizes; and the products of vectors.
+
+#include "cuda/operators.h"
+#include "ops/host_call.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/addmv.h>
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/mv.h>
+#include <ATen/ops/zeros.h>
+
+namespace ruda_torch {
+
+namespace {
+
+using at::Scalar;
+using at::Tensor;
+
+// Sizes, strides and dtype without values.
+Tensor outline(const Tensor& tensor) {
+  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
+}
+
+void check_dtype(const char* operation, const Tensor& tensor) {
+  const auto type = tensor.scalar_type();
+  if (type != at::kFloat && type != at::kHalf && type != at::kBFloat16) {
+    refuse_on_cuda(operation, tensor);
+  }
+}
+
+// out takes the sizes of `shape`, as from any operator of ATen.
+void write(Tensor& out, const Tensor& shape, const Tensor& result) {
+  at::native::resize_output(out, shape.sizes());
+  out.copy_(result);
+}
+
+// ---- mm, bmm ------------------------------------------------------------------------------------
+
+using Product = Tensor (*)(const Tensor&, const Tensor&);
+using ProductInto = Tensor& (*)(Tensor&, const Tensor&, const Tensor&);
+
+Tensor product(const char* operation, Product multiply, const Tensor& a, const Tensor& b) {
+  require_ruda(operation, {{"self", a}, {"mat2", b}});
+  const Tensor shape = multiply(outline(a), outline(b));
+  check_dtype(operation, a);
+  if (a.is_neg() || b.is_neg()) return multiply(a.resolve_neg(), b.resolve_neg());
+  TORCH_CHECK_TYPE(a.scalar_type() == b.scalar_type(), "[", operation, "] mat2: got ",
+                   b.scalar_type(), ", wanted self's dtype ", a.scalar_type());
+  return at::zeros(shape.sizes(), a.options());  // one of the sizes is 0
+}
+
+Tensor& product_into(const char* operation, Product multiply, ProductInto multiply_into,
+                     const Tensor& a, const Tensor& b, Tensor& out) {
+  require_ruda(operation, {{"self", a}, {"mat2", b}, {"out", out}});
+  Tensor shape = outline(out);
+  multiply_into(shape, outline(a), outline(b));
+  check_dtype(operation, a);
+  write(out, shape, multiply(a, b));
+  return out;
+}
+
+Tensor mm(const Tensor& a, const Tensor& b) { return product("aten::mm", &at::mm, a, b); }
+Tensor& mm_out(const Tensor& a, const Tensor& b, Tensor& out) {
+  return product_into("aten::mm.out", &at::mm, &at::mm_out, a, b, out);
+}
+Tensor bmm(const Tensor& a, const Tensor& b) { return product("aten::bmm", &at::bmm, a, b); }
+Tensor& bmm_out(const Tensor& a, const Tensor& b, Tensor& out) {
+  return product_into("aten::bmm.out", &at::bmm, &at::bmm_out, a, b, out);
+}
+
+// ---- addmm, baddbmm, addmv ----------------------------------------------------------------------
+
+using Affine = Tensor (*)(const Tensor&, const Tensor&, const Tensor&, const Scalar&,
+                          const Scalar&);
+using AffineInto = Tensor& (*)(Tensor&, const Tensor&, const Tensor&, const Tensor&, const Scalar&,
+                               const Scalar&);
+
+void check_affine(const char* operation, const Tensor& self, const Tensor& a, const Tensor& b,
+                  const Scalar& beta, const Scalar& alpha) {
+  check_dtype(operation, a);
+  for (const Tensor* tensor : {&self, &b}) {
+    TORCH_CHECK_TYPE(tensor->scalar_type() == a.scalar_type(), "[", operation, "] got operands of ",
+                     self.scalar_type(), ", ", a.scalar_type(), " and ", b.scalar_type(),
+                     ", wanted one dtype");
+  }
+  TORCH_CHECK_TYPE(!beta.isComplex() && !alpha.isComplex(), "[", operation, "] got a complex alpha or "
+                   "beta, wanted real ones for ", a.scalar_type());
+}
+
+// beta * self, without a look at it where beta is 0.
+Tensor scaled(const Tensor& self, const Scalar& beta, at::IntArrayRef sizes) {
+  if (beta.toDouble() == 0.0) return at::zeros(sizes, self.options());
+  return at::mul(self, beta).expand(sizes);
+}
+
+Tensor affine(const char* operation, Affine multiply, const Tensor& self, const Tensor& a,
+              const Tensor& b, const Scalar& beta, const Scalar& alpha) {
+  require_ruda(operation, {{"self", self}, {"mat1", a}, {"mat2", b}});
+  const Tensor shape = multiply(outline(self), outline(a), outline(b), beta, alpha);
+  check_affine(operation, self, a, b, beta, alpha);
+  if (self.is_neg() || a.is_neg() || b.is_neg()) {
+    return multiply(self.resolve_neg(), a.resolve_neg(), b.resolve_neg(), beta, alpha);
+  }
+  return scaled(self, beta, shape.sizes()).contiguous();  // one of the product's sizes is 0
+}
+
+Tensor& affine_into(const char* operation, Affine multiply, AffineInto multiply_into,
+                    const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
+                    const Scalar& alpha, Tensor& out) {
+  require_ruda(operation, {{"self", self}, {"mat1", a}, {"mat2", b}, {"out", out}});
+  Tensor shape = outline(out);
+  multiply_into(shape, outline(self), outline(a), outline(b), beta, alpha);
+  check_affine(operation, self, a, b, beta, alpha);
+  write(out, shape, multiply(self, a, b, beta, alpha));
+  return out;
+}
+
+// In place: what ATen's own check of the sizes lets through has the sizes of the result.
+template <Affine multiply, AffineInto multiply_into>
+Tensor& affine_in_place(const char* operation, Tensor& self, const Tensor& a, const Tensor& b,
+                        const Scalar& beta, const Scalar& alpha) {
+  Tensor shape = outline(self);
+  const auto sizes = multiply(shape, outline(a), outline(b), beta, alpha).sizes().vec();
+  TORCH_CHECK(self.sizes() == at::IntArrayRef(sizes), "[", operation, "] self: got shape ",
+              self.sizes(), ", wanted the result's ", at::IntArrayRef(sizes));
+  return affine_into(operation, multiply, multiply_into, self, a, b, beta, alpha, self);
+}
+
+Tensor addmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
+             const Scalar& alpha) {
+  return affine("aten::addmm", &at::addmm, self, a, b, beta, alpha);
+}
+Tensor& addmm_(Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
+               const Scalar& alpha) {
+  return affine_in_place<&at::addmm, &at::addmm_out>("aten::addmm_", self, a, b, beta, alpha);
+}
+Tensor& addmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
+                  const Scalar& alpha, Tensor& out) {
+  return affine_into("aten::addmm.out", &at::addmm, &at::addmm_out, self, a, b, beta, alpha, out);
+}
+
+Tensor baddbmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
+               const Scalar& alpha) {
+  return affine("aten::baddbmm", &at::baddbmm, self, a, b, beta, alpha);
+}
+Tensor& baddbmm_(Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
+                 const Scalar& alpha) {
+  return affine_in_place<&at::baddbmm, &at::baddbmm_out>("aten::baddbmm_", self, a, b, beta,
+                                                         alpha);
+}
+Tensor& baddbmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
+                    const Scalar& alpha, Tensor& out) {
+  return affine_into("aten::baddbmm.out", &at::baddbmm, &at::baddbmm_out, self, a, b, beta, alpha,
+                     out);
+}
+
+// ---- vectors, as matrices of one column ---------------------------------------------------------
+
+Tensor addmv(const Tensor& self, const Tensor& a, const Tensor& vector, const Scalar& beta,
+             const Scalar& alpha) {
+  require_ruda("aten::addmv", {{"self", self}, {"mat", a}, {"vec", vector}});
+  const Tensor shape = at::addmv(outline(self), outline(a), outline(vector), beta, alpha);
+  check_affine("aten::addmv", self, a, vector, beta, alpha);
+  const Tensor column = self.expand(shape.sizes()).unsqueeze(1);
+  return at::addmm(column, a, vector.unsqueeze(1), beta, alpha).squeeze(1);
+}
+
+Tensor& addmv_(Tensor& self, const Tensor& a, const Tensor& vector, const Scalar& beta,
+               const Scalar& alpha) {
+  return self.copy_(at::addmv(self, a, vector, beta, alpha));
+}
+
+Tensor& addmv_out(const Tensor& self, const Tensor& a, const Tensor& vector, const Scalar& beta,
+                  const Scalar& alpha, Tensor& out) {
+  require_ruda("aten::addmv.out", {{"out", out}});
+  Tensor shape = outline(out);
+  at::addmv_out(shape, outline(self), outline(a), outline(vector), beta, alpha);
+  write(out, shape, at::addmv(self, a, vector, beta, alpha));
+  return out;
+}
+
+void check_vectors(const char* operation, int64_t matrix, const Tensor& a, const Tensor& vector) {
+  require_ruda(operation, {{"self", a}, {"vec", vector}});
+  TORCH_CHECK(a.dim() == matrix && vector.dim() == 1 && a.size(-1) == vector.size(0), "[",
+              operation, "] size mismatch: got shapes ", a.sizes(), " and ", vector.sizes(),
+              matrix == 2 ? ", wanted [M, K] and [K]" : ", wanted [K] and [K]");
+  TORCH_CHECK(a.scalar_type() == vector.scalar_type(), "[", operation, "] expected both operands to "
+              "have the same dtype, but got ", a.scalar_type(), " and ", vector.scalar_type());
+}
+
+Tensor mv(const Tensor& a, const Tensor& vector) {
+  check_vectors("aten::mv", 2, a, vector);
+  return at::mm(a, vector.unsqueeze(1)).squeeze(1);
+}
+
+Tensor& mv_out(const Tensor& a, const Tensor& vector, Tensor& out) {
+  require_ruda("aten::mv.out", {{"out", out}});
+  TORCH_CHECK(out.scalar_type() == a.scalar_type(), "[aten::mv.out] out: got ", out.scalar_type(),
+              ", wanted ", a.scalar_type());
+  const Tensor result = at::mv(a, vector);
+  write(out, result, result);
+  return out;
+}
+
+Tensor dot(const Tensor& a, const Tensor& b) {
+  check_vectors("aten::dot", 1, a, b);
+  return at::mm(a.unsqueeze(0), b.unsqueeze(1)).view(at::IntArrayRef{});
+}
+
+}  // namespace
+
+RUDA_CUDA_OPERATORS(library) {
+  library.impl("aten::mm", TORCH_FN(mm));
+  library.impl("aten::mm.out", TORCH_FN(mm_out));
+  library.impl("aten::bmm", TORCH_FN(bmm));
+  library.impl("aten::bmm.out", TORCH_FN(bmm_out));
+  library.impl("aten::addmm", TORCH_FN(addmm));
+  library.impl("aten::addmm_", TORCH_FN(addmm_));
+  library.impl("aten::addmm.out", TORCH_FN(addmm_out));
+  library.impl("aten::baddbmm", TORCH_FN(baddbmm));
+  library.impl("aten::baddbmm_", TORCH_FN(baddbmm_));
+  library.impl("aten::baddbmm.out", TORCH_FN(baddbmm_out));
+  library.impl("aten::addmv", TORCH_FN(addmv));
+  library.impl("aten::addmv_", TORCH_FN(addmv_));
+  library.impl("aten::addmv.out", TORCH_FN(addmv_out));
+  library.impl("aten::mv", TORCH_FN(mv));
+  library.impl("aten::mv.out", TORCH_FN(mv_out));
+  library.impl("aten::dot", TORCH_FN(dot));
+  library.impl("aten::vdot", TORCH_FN(dot));  // of real vectors
+}
+
+}  // namespace ruda_torch
