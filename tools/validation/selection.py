@@ -1,0 +1,94 @@
+"""What is run: groups of test files, what of them is left out, which skips are allowed."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).with_name("selection.toml")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Test files that share a process.
+
+    Attributes:
+        name: of the group.
+        paths: files and folders, relative to the checkout.
+        needs: the last package that it imports.
+        bundle: whether it runs with a bundle's kernels too.
+        keyword: pytest's -k, for rehearsals of a part.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    needs: str
+    bundle: bool = False
+    keyword: str = ""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A pattern on pytest ids and a reason."""
+
+    pattern: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The groups, and the rules for their cases."""
+
+    groups: tuple[Group, ...]
+    left_out: tuple[Rule, ...]
+    allowed_skips: tuple[Rule, ...]
+
+    def accepted(self, id: str, message: str, target: str) -> str:
+        """Why a skipped case does not count against the run; empty when it does."""
+        if target == "double" and message.startswith("driver double: "):
+            return "left to GPUs"
+        return next(
+            (rule.reason for rule in self.allowed_skips if fnmatchcase(id, rule.pattern)), ""
+        )
+
+
+def read(file: Path = FILE) -> Selection:
+    """The selection of a file.
+
+    Raises:
+        ValueError: it names something twice, or something that is not there.
+    """
+    content = tomllib.loads(file.read_text())
+    groups = tuple(Group(**{**each, "paths": tuple(each["paths"])}) for each in content["group"])
+    names = [group.name for group in groups]
+    if len(set(names)) != len(names):
+        raise ValueError(f"{file.name}: a group's name is there twice")
+    return Selection(
+        groups, _rules(content.get("left_out", [])), _rules(content.get("allowed_skip", []))
+    )
+
+
+def _rules(rows: list[dict[str, Any]]) -> tuple[Rule, ...]:
+    return tuple(Rule(**row) for row in rows)
+
+
+def choose(selection: Selection, wanted: list[str]) -> Selection:
+    """The groups that are asked for: NAME, or NAME:KEYWORD for a part of one.
+
+    Raises:
+        ValueError: there is no such group.
+    """
+    if not wanted:
+        return selection
+    known = {group.name: group for group in selection.groups}
+    groups = []
+    for each in wanted:
+        name, _, keyword = each.partition(":")
+        if name not in known:
+            raise ValueError(f"got the group {name!r}, wanted one of: {', '.join(known)}")
+        group = known[name]
+        groups.append(Group(group.name, group.paths, group.needs, group.bundle, keyword))
+    return Selection(tuple(groups), selection.left_out, selection.allowed_skips)
