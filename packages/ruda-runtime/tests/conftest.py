@@ -18,6 +18,8 @@ os.environ.setdefault("RUDA_TARGET", "host")  # read at the first use, see test_
 import ruda_runtime as rr
 from ruda_runtime import _native
 
+ON_GPU = os.environ.get("RUDA_TARGET") == "cuda" and not os.environ.get("RUDA_CUDA_DRIVER")
+
 
 class Error(ctypes.Structure):
     """ruda_error of abi.h."""

@@ -16,7 +16,7 @@ import pytest
 import ruda_runtime as rr
 
 from . import stream_cases
-from .conftest import Error
+from .conftest import ON_GPU, Error
 
 CASES = Path(stream_cases.__file__)
 
@@ -32,6 +32,8 @@ DOUBLE = {
     "RUDA_DOUBLE_RECORD_ONLY": "1",  # the cases launch no kernel
     "RUDA_DOUBLE_LEAKS": "0",
 }
+if ON_GPU:  # --target cuda
+    DOUBLE = {"RUDA_TARGET": "cuda"}
 
 
 @functools.cache

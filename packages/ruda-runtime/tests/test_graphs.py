@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from .conftest import ON_GPU
+
 FOLDER = Path(__file__).resolve().parent
 CASES = [
     line.split("(")[0].removeprefix("def case_")
@@ -34,8 +36,8 @@ def results(library: str, mode: str, poison: str, cache: str = "") -> dict[str, 
     if cache:
         path = os.pathsep.join([str(FOLDER / "cuda"), *filter(None, [kept.get("PYTHONPATH")])])
         where = {
-            "RUDA_TARGET": "cuda", "RUDA_CUDA_DRIVER": "double", "RUDA_CACHE_DIR": cache,
-            "PYTHONPATH": path,
+            **({} if ON_GPU else {"RUDA_CUDA_DRIVER": "double"}),
+            "RUDA_TARGET": "cuda", "RUDA_CACHE_DIR": cache, "PYTHONPATH": path,
         }  # fmt: skip
     done = subprocess.run(
         [sys.executable, str(FOLDER / "graph_cases.py"), library],

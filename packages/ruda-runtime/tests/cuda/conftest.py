@@ -1,4 +1,5 @@
-"""Each test of this folder runs a script in a process of its own, on the driver double."""
+"""Each test of this folder runs a script in a process of its own, on the driver double, or, with
+`--target cuda`, on the GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from ..conftest import ON_GPU
+
 FOLDER = Path(__file__).resolve().parent
+DRIVER = {} if ON_GPU else {"RUDA_CUDA_DRIVER": "double"}
 PRELUDE = """
 import os, sys, warnings
 import numpy as np
@@ -23,6 +27,12 @@ def error_of(call, kind=rr.RudaError):
     except kind as error:
         return str(error)
     raise AssertionError("no error")
+
+def violations():  # what the double found; a GPU finds nothing
+    if os.environ.get("RUDA_CUDA_DRIVER") != "double":
+        return []
+    from ruda_runtime.testing import reports
+    return reports()
 """
 KERNELS = PRELUDE + "import examples as e\nfrom ruda_runtime.kernel import compile_counts\n"
 
@@ -32,15 +42,15 @@ Script = Callable[..., subprocess.CompletedProcess[str]]
 def run_script(
     cache: Path, code: str, *, prelude: str = PRELUDE, **values: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run code on the double; RUDA_* variables are those given and the double's."""
+    """Run code on the double or GPU; RUDA_* variables are those given and the driver's."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("RUDA_")}
-    double = {
-        "RUDA_TARGET": "cuda", "RUDA_CUDA_DRIVER": "double", "RUDA_CACHE_DIR": str(cache),
+    where = {
+        **DRIVER, "RUDA_TARGET": "cuda", "RUDA_CACHE_DIR": str(cache),
         "PYTHONPATH": os.pathsep.join([str(FOLDER), *filter(None, [kept.pop("PYTHONPATH", "")])]),
     }  # fmt: skip
     return subprocess.run(
         [sys.executable, "-c", prelude + textwrap.dedent(code)],
-        env={**kept, **double, **values},
+        env={**kept, **where, **values},
         capture_output=True, text=True, timeout=240,
     )  # fmt: skip
 
@@ -53,7 +63,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def script(cache: Path) -> Script:
-    """Run code on the double and return the finished process."""
+    """Run code there and return the finished process."""
 
     def run(code: str, **values: str) -> subprocess.CompletedProcess[str]:
         return run_script(cache, code, **values)

@@ -34,8 +34,7 @@ def test_results(kernel_passes: Passes) -> None:
         e.PRODUCT(1, given, given, product, BLOCK=32)
         exact = given.numpy().astype(np.float64)
         assert np.abs(product.numpy() - exact @ exact).max() < 1e-4
-    from ruda_runtime.testing import reports
-    assert reports() == []
+    assert violations() == []
     """
     kernel_passes(code)
     kernel_passes(code, RUDA_ASYNC="1")

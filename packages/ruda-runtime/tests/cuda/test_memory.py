@@ -165,7 +165,6 @@ def test_the_double_finds_nothing_wrong_in_random_work(passes: Passes) -> None:
     passes(
         """
         import random
-        from ruda_runtime.testing import reports
         random.seed(5)
         streams = [rr.default_stream(), *(rr.Stream() for _ in range(6))]
         live = []
@@ -185,7 +184,7 @@ def test_the_double_finds_nothing_wrong_in_random_work(passes: Passes) -> None:
                     if random.random() < 0.3:
                         assert (y.numpy() == value).all(), step
         rr.synchronize()
-        assert reports() == [], reports()[:3]
+        assert violations() == [], violations()[:3]
         """,
         RUDA_ASYNC="1",
         RUDA_DOUBLE_DELAY_US="100",
