@@ -5,7 +5,13 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 os.environ.setdefault("RUDA_POISON", "1")
 os.environ.setdefault("RUDA_TARGET", "host")
 
-import ruda_torch  # noqa: F401  # registers the device for every test
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the device for every test, behind --target, which may change the target."""
+    import ruda_torch  # noqa: F401
