@@ -39,6 +39,12 @@ void detail::wait_slow() {
   check(api()->synchronize(api()->current_stream(), &error), error);
 }
 
+void refuse_capture() {
+  TORCH_CHECK(api()->is_capturing(api()->current_stream()) == 0, "[ruda] got an ATen operator or a "
+              "copy on a stream that a graph is capturing, wanted RUDA's own operations "
+              "(ruda_torch.*); run it before or after the capture, or on another stream");
+}
+
 void set_asynchronous(bool on) {
   ruda_error error{};
   check(api()->set_asynchronous(on ? 1 : 0, &error), error);

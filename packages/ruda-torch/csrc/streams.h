@@ -18,6 +18,9 @@ inline void wait_for_current_stream() {
   if (detail::g_queued) [[unlikely]] detail::wait_slow();
 }
 
+// Before ATen computes on ruda memory: a graph that captures the current stream would not see it.
+void refuse_capture();
+
 // Chooses how work is dispatched, before the first of it.
 void set_asynchronous(bool on);
 

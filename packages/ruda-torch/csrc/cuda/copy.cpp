@@ -5,6 +5,7 @@
 #include "cuda/pointwise.h"
 #include "pinned.h"
 #include "runtime.h"
+#include "streams.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -95,6 +96,7 @@ void count_copy(const Tensor& target, const Tensor& source) {
 
 void cuda_copy(const Tensor& target, const Tensor& source, bool non_blocking) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  refuse_capture();
   check_side(target, "target");
   check_side(source, "source");
   if (target.is_same(source)) return;

@@ -2,6 +2,7 @@
 
 #include "../cuda/operators.h"
 #include "../runtime.h"
+#include "../streams.h"
 #include "../threads.h"
 #include "host_call.h"
 
@@ -121,6 +122,7 @@ void run_on_cuda(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   if (kernel == nullptr) {
     refuse_on_cuda(c10::toString(op.operator_name()), some_tensor(op, *stack));
   }
+  refuse_capture();
   kernel->callBoxed(op, keys, stack);
 }
 

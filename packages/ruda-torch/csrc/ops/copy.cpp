@@ -77,6 +77,7 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool no
     cuda_copy(target, source, non_blocking);
     return target;
   }
+  refuse_capture();
   const InsideRuda inside;
   // Here, because the aliases have storages of their own: ATen's check does not see that they share.
   at::assert_no_partial_overlap(target, source);
@@ -103,6 +104,7 @@ bool same_bytes(const at::Tensor& target, const at::Tensor& source) {
 
 void copy_bytes(const at::Tensor& target, const at::Tensor& source) {
   ensure_usable();
+  refuse_capture();
   wait_for_current_stream();
   count_copy(target, source);
   if (target.numel() == 0) return;
@@ -151,6 +153,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& targ
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   if (on_cuda()) return cuda_item(self);
+  refuse_capture();
   Counters& all = counters();
   count(all.transfers_to_host);
   count(all.bytes_to_host, static_cast<int64_t>(self.element_size()));

@@ -65,6 +65,7 @@ HostCall::HostCall()
     : below_(c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset) {
   ensure_usable();
   if (on_cuda()) refuse_on_cuda("ATen's CPU kernel", at::Tensor());
+  refuse_capture();
   wait_for_current_stream();
   count(counters().library_calls);
 }

@@ -150,6 +150,7 @@ void use_only_on_cuda(typename OnCuda<table>::Function function) {
 // Before a kernel works on ruda memory on the calling thread.
 inline void begin() {
   ensure_usable();
+  refuse_capture();
   wait_for_current_stream();
   count(counters().library_calls);
 }
