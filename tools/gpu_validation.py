@@ -31,6 +31,7 @@ from validation import machine, selection
 from validation.phases import PHASES, perform
 from validation.record import Record, refusal
 from validation.run import Run
+from validation.run_group import stop_all
 
 REHEARSAL = 3  # exit status: all passed, on the driver double, which validates nothing
 
@@ -61,10 +62,11 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--check", type=Path, metavar="FILE", help="say whether a result file is a validation"
     )
-    # For tests of this tool: the driver double. Its result never counts as a validation.
-    parser.add_argument(
-        "--target", choices=("cuda", "double"), default="cuda", help=argparse.SUPPRESS
-    )
+    # For tests of this tool. What is run on the driver double never counts as a validation.
+    hidden = {"help": argparse.SUPPRESS}
+    parser.add_argument("--target", choices=("cuda", "double"), default="cuda", **hidden)
+    parser.add_argument("--selection", type=Path, default=selection.FILE, **hidden)
+    parser.add_argument("--installed", action="store_true", **hidden)
     return parser.parse_args(argv)
 
 
@@ -82,6 +84,12 @@ def check(file: Path) -> int:
     return 0
 
 
+def complete(given: argparse.Namespace) -> bool:
+    """Whether everything was asked for, of the checkout itself."""
+    narrowed = given.only or given.group or given.installed
+    return not narrowed and given.selection == selection.FILE
+
+
 def end(record: Record, interrupted: str = "") -> int:
     sentence = record.finish(interrupted)
     print(f"{record.verdict}: {sentence}; {record.path}", flush=True)
@@ -95,17 +103,21 @@ def main(argv: list[str] | None = None) -> int:
         return check(given.check)
     deadline = time.monotonic() + given.budget_s
     try:
-        chosen = selection.choose(selection.read(), given.group)
+        chosen = selection.choose(selection.read(given.selection), given.group)
     except ValueError as error:
         print(f"gpu_validation: {error}", file=sys.stderr)
         return 2
     names = [name for name in PHASES if given.only is None or name in given.only]
-    record = Record(given.output.resolve(), complete=not given.only and not given.group)
+    record = Record(given.output.resolve(), complete=complete(given))
 
     def interrupt(number: int, _frame: object) -> NoReturn:
-        raise KeyboardInterrupt(signal.Signals(number).name)
+        # At once: the main thread may wait for others, which wait for processes.
+        code = end(record, f"interrupted by {signal.Signals(number).name}")
+        stop_all()
+        os._exit(code)
 
     signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGINT, interrupt)
     try:
         record.versions, record.source = machine.versions(), machine.source_state()
         record.device = {"real": False, "name": None}
@@ -115,14 +127,14 @@ def main(argv: list[str] | None = None) -> int:
             record.device = machine.find_gpu()
         record.save()
         folder = machine.ROOT / "build" / "gpu_validation"
+        if given.installed:
+            folder = record.path.parent / "gpu_validation"
         perform(
             Run(record, chosen, given.target, folder, given.jobs, deadline, given.bundle,
-                given.require_demo), names,
+                given.require_demo, given.installed), names,
         )  # fmt: skip
     except machine.NoGpu as error:
         return end(record, f"no GPU: {error}")
-    except KeyboardInterrupt as error:
-        return end(record, f"interrupted by {error or 'the keyboard'}")
     except BaseException as error:
         end(record, f"the tool itself failed: {type(error).__name__}: {error}")
         raise

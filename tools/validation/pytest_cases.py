@@ -28,6 +28,7 @@ _MESSAGE = 1200  # characters kept of a failure's text
 
 class _Reporter:
     def __init__(self, events: Path, plan: dict[str, Any]) -> None:
+        self.parent = os.getppid()
         self.events = events.open("a", buffering=1)
         self.left_out: list[tuple[str, str]] = [tuple(each) for each in plan["left_out"]]
         self.done = set(plan["done"])
@@ -64,6 +65,8 @@ class _Reporter:
             self._end(f"{report.nodeid}::collection", "skipped", _skip_reason(report))
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
+        if os.getppid() != self.parent:
+            pytest.exit("the tool that reads these events was killed", returncode=1)
         self.seconds, self.status, self.message = 0.0, "", ""
         self.errors.clear()
         self.write("start", id=nodeid)

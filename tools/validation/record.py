@@ -101,7 +101,7 @@ class Record:
 
     def __post_init__(self) -> None:
         self.began = time.time()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal may come in the middle
         self._written = 0.0
 
     def add(self, *cases: Case) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from validation import machine
 from validation.machine import ROOT
 from validation.record import Case, Record
-from validation.run_group import stop
+from validation.run_group import start, stop
 from validation.selection import Selection
 
 BUILDS = (("runtime", "blas", "dnn"), ("torch",))
@@ -23,7 +23,15 @@ BUILDS = (("runtime", "blas", "dnn"), ("torch",))
 
 @dataclass
 class Run:
-    """What the phases share."""
+    """What the phases share.
+
+    Attributes:
+        target: "cuda", or "double" for rehearsals.
+        folder: logs, caches and what is written on the way.
+        deadline: of the whole run, on time.monotonic's clock.
+        bundle: the folder of a bundle.
+        installed: the packages are those of the interpreter, not the checkout's.
+    """
 
     record: Record
     selection: Selection
@@ -33,12 +41,14 @@ class Run:
     deadline: float
     bundle: Path
     require_demo: bool = False
+    installed: bool = False
     build: Build | None = None
 
     def environment(self, **values: str) -> dict[str, str]:
         """The caller's, with the checkout's packages and settings of the run's own."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith("RUDA_")}
-        path = [*map(str, machine.sources()), str(ROOT / "tools")]
+        path = [] if self.installed else list(map(str, machine.sources()))
+        path.append(str(ROOT / "tools"))
         path += filter(None, [kept.get("PYTHONPATH", "")])
         driver = {"RUDA_CUDA_DRIVER": "double"} if self.target == "double" else {}
         return {
@@ -90,10 +100,7 @@ def command(
     began = time.monotonic()
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:
-        process = subprocess.Popen(
-            arguments, cwd=ROOT, env=dict(environment), stdout=output, stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )  # fmt: skip
+        process = start(arguments, environment, output)
         try:
             code: int | None = process.wait(max(deadline - time.monotonic(), 0.1))
         except subprocess.TimeoutExpired:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from validation.machine import ROOT
 from validation.record import Case, Record
@@ -98,10 +99,7 @@ class GroupRun:
         ]  # fmt: skip
         values = {"GPU_VALIDATION_EVENTS": str(events), "GPU_VALIDATION_PLAN": str(plan)}
         with events.with_suffix(".log").open("w+") as log, events.open() as stream:
-            process = subprocess.Popen(
-                command, cwd=ROOT, env={**self.environment, **values}, stdout=log,
-                stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+            process = start(command, {**self.environment, **values}, log)
             heard, stuck, over = time.monotonic(), False, False
             while process.poll() is None:
                 if self._read(stream):
@@ -173,13 +171,34 @@ def _ended(code: int) -> str:
     return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
 
 
+_running: set[subprocess.Popen[Any]] = set()
+
+
+def start(
+    command: list[str], environment: Mapping[str, str], log: IO[str]
+) -> subprocess.Popen[Any]:
+    """Start a command in a session of its own; its output goes to a file."""
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=dict(environment), stdout=log, stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )  # fmt: skip
+    _running.add(process)
+    return process
+
+
 def stop(process: subprocess.Popen[Any]) -> None:
-    """End a process and those that it started: it leads a session of its own."""
-    try:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(5)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
+    """End a process and those that it started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+            return
+
+
+def stop_all() -> None:
+    """End whatever is still running."""
+    for process in list(_running):
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
