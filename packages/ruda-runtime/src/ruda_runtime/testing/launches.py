@@ -1,7 +1,8 @@
 """What entries in C++ launch on the cuda target beside what their ``launch.py`` says.
 
-For a process on the driver double with ``RUDA_DOUBLE_RECORD_ONLY=1``. Every specialisation is
-"compiled" to an empty kernel and noted, and the double counts launches and their grids.
+For a process on the driver double, with ``RUDA_DOUBLE_RECORD_ONLY=1`` unless an entry reads back
+what its kernels compute. Every specialisation is "compiled" to an empty kernel and noted, and the
+double counts launches and their grids.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
-from ruda_runtime import Tensor, _native, empty
-from ruda_runtime.kernel import defined_kernels, discover, resolve
-from ruda_runtime.kernel.artifact import Artifact
+from ruda_runtime import Tensor, empty
+from ruda_runtime.kernel import discover
 from ruda_runtime.launch import Launch, Specialisation, View, contiguous_view
-from ruda_runtime.testing.double import counters, load_driver_double
+from ruda_runtime.testing.double import counters
+from ruda_runtime.testing.uncompiled import launch_uncompiled
 
 __all__ = ["differences", "scratch", "shifted", "upload", "view"]
 
@@ -54,18 +55,13 @@ def differences(calls: Iterable[list[Launch]]) -> list[str]:
     wanted: dict[Specialisation, None] = {}
     found = []
 
-    def note(name: str, facts: list[tuple[Any, ...]], warps: int, stages: int) -> Any:
-        (kernel,) = (each for each in defined_kernels() if each.name == name)
-        asked = resolve.specialise(kernel, facts, warps, stages)
-        used.append(asked)
-        return resolve._loadable(kernel, asked, _empty_kernel(len(used), asked))
-
-    load_driver_double()
+    launch_uncompiled(used.append)
     discover()
-    _native.set_plan_resolver(note)
     before = _grids()
-    for number, said in enumerate(calls):
-        launches = [each for each in said if 0 not in each.grid]  # those without programs are none
+    for number, listed in enumerate(calls):
+        launches = [
+            each for each in listed if 0 not in each.grid
+        ]  # those without programs are none
         wanted |= dict.fromkeys(launch.specialisation() for launch in launches)
         after = _grids()
         made = tuple(new - old for new, old in zip(after, before))
@@ -89,15 +85,3 @@ def differences(calls: Iterable[list[Launch]]) -> list[str]:
 def _grids() -> tuple[int, ...]:
     now = counters()
     return tuple(now[name] for name in ("launches", "grid_x", "grid_y", "grid_z"))
-
-
-def _empty_kernel(number: int, wanted: Specialisation) -> Artifact:
-    passed = sum(kind != "constexpr" for _, kind in wanted.signature)
-    parameters = ", ".join(f".param .u64 p{i}" for i in range(passed))
-    text = f"// {number}\n.version 8.0\n.target sm_90\n.address_size 64\n"
-    text += f".visible .entry empty({parameters})\n"
-    return Artifact(
-        image=(text + "{\n ret;\n}\n").encode(), kind="ptx", entry="empty", architecture=90,
-        num_warps=wanted.num_warps, shared_bytes=0, scratch_pointers=0, scratch_bytes=0,
-        profile_bytes=0, compiler="none",
-    )  # fmt: skip
