@@ -15,9 +15,9 @@ class DeviceProperties:
 
     Attributes:
         name: for people.
-        target: `host`.
+        target: `host` or `cuda`.
         total_memory: bytes.
-        multi_processor_count: CPUs this process may use, on the host target.
+        multi_processor_count: of the GPU; CPUs this process may use, on the host target.
         warp_size: 1 on the host target.
     """
 
@@ -55,5 +55,9 @@ def get_device_capability(device: OptionalDevice = None) -> tuple[int, int]:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Whether bfloat16 can be used: as storage, with float32 arithmetic, which is emulation."""
+    """Whether bfloat16 can be used: on a GPU from compute capability 8.0 in its own units, on the host
+    as storage with float32 arithmetic, which is emulation."""
+    found = _device(None)
+    if found.target == "cuda":
+        return "bf16" in found.capabilities
     return including_emulation
