@@ -31,7 +31,7 @@ def doctor(run: Run, phase: Phase, deadline: float) -> None:
         run.folder / "doctor.log",
     )  # fmt: skip
     try:
-        report = json.loads(done.output[done.output.index("{") :])
+        report, _ = json.JSONDecoder().raw_decode(done.output, done.output.index("{"))
     except ValueError:
         run.case("doctor", "report", "error", seconds=done.seconds,
                  message=f"{done.how}\n{done.tail}")  # fmt: skip

@@ -5,7 +5,6 @@ torch's tables of operators and modules are read; none of its own tests is run.
 
 import unittest
 
-
 ACCEPT = False
 
 
