@@ -57,9 +57,11 @@ Tensor& sum_out(const Tensor& self, Dims dims, bool keep, OptionalType type, Ten
       self, dims, keep, type, result);
 }
 
-// The sum divided by the count, as ATen's CPU has it; its reduced floats go through float32.
+// The sum divided by the count, as ATen's CPU has it; its reduced floats go through float32. The
+// cuda target has a kernel for the mean.
 bool mean_fits(const Tensor& self, OptionalType type) {
-  return on_ruda(self) && (self.scalar_type() == at::kFloat || self.scalar_type() == at::kDouble) &&
+  return !on_cuda() && on_ruda(self) &&
+         (self.scalar_type() == at::kFloat || self.scalar_type() == at::kDouble) &&
          type.value_or(self.scalar_type()) == self.scalar_type();
 }
 
