@@ -71,7 +71,9 @@ CUresult capture_work(const char* call, stream& to, std::shared_ptr<operation> w
 
 CUresult capture_record(stream& on, event& recorded, bool external) {
   std::lock_guard lock(capture_mutex);
-  capture& into = *on.capturing;
+  capture* found = on.capturing;
+  if (found == nullptr) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;  // it ended meanwhile
+  capture& into = *found;
   if (into.invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   if (external) {
     return capture_work("cuEventRecord", on, std::make_shared<record_operation>(recorded));
@@ -86,8 +88,10 @@ CUresult capture_wait(stream& on, event& awaited) {
   const char* call = "cuStreamWaitEvent";
   std::lock_guard lock(capture_mutex);
   std::lock_guard event_lock(awaited.mutex);
+  capture* own = on.capturing;
   if (awaited.capture_id == 0) {
-    return invalidate(*on.capturing, CUDA_ERROR_STREAM_CAPTURE_ISOLATION, call,
+    if (own == nullptr) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;  // it ended meanwhile
+    return invalidate(*own, CUDA_ERROR_STREAM_CAPTURE_ISOLATION, call,
                       "the event was recorded outside the capture, or never");
   }
   auto found = std::find_if(captures().begin(), captures().end(),
@@ -98,9 +102,9 @@ CUresult capture_wait(stream& on, event& awaited) {
                   call);
   }
   capture& into = **found;
-  if (on.capturing != nullptr && on.capturing != &into) {
+  if (own != nullptr && own != &into) {
     into.invalid = true;
-    return invalidate(*on.capturing, CUDA_ERROR_STREAM_CAPTURE_MERGE, call,
+    return invalidate(*own, CUDA_ERROR_STREAM_CAPTURE_MERGE, call,
                       "the event belongs to another capture");
   }
   if (into.invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
@@ -116,7 +120,7 @@ CUresult capture_wait(stream& on, event& awaited) {
 
 void abandon_capture(stream& destroyed) {
   std::lock_guard lock(capture_mutex);
-  capture& broken = *destroyed.capturing;
+  capture& broken = *destroyed.capturing.load();
   invalidate(broken, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "cuStreamDestroy",
              "a capturing stream was destroyed");
   if (&broken.origin != &destroyed) {
@@ -132,8 +136,9 @@ void abandon_capture(stream& destroyed) {
 CUresult refuse_capture(const char* call, const stream& on) {
   if (on.capturing == nullptr) return CUDA_SUCCESS;
   std::lock_guard lock(capture_mutex);
-  if (on.capturing == nullptr) return CUDA_SUCCESS;
-  return invalidate(*on.capturing, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, call,
+  capture* found = on.capturing;
+  if (found == nullptr) return CUDA_SUCCESS;
+  return invalidate(*found, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, call,
                     "a capturing stream cannot do this");
 }
 

@@ -104,7 +104,8 @@ DRIVER_API CUresult cuStreamIsCapturing(CUstream handle, int* status) {
   if (CUresult code = resolve("cuStreamIsCapturing", handle, &on); code != CUDA_SUCCESS)
     return code;
   std::lock_guard lock(capture_mutex);
-  *status = on->capturing == nullptr ? 0 : on->capturing->invalid ? 2 : 1;
+  const capture* found = on->capturing;
+  *status = found == nullptr ? 0 : found->invalid ? 2 : 1;
   return CUDA_SUCCESS;
 }
 

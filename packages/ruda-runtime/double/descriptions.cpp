@@ -64,6 +64,12 @@ description read(const char* text) {
   for (unsigned i = 0; i < number_or(source, "scratch_pointers", 0); ++i) {
     made.packed.push_back({"scratch pointer " + std::to_string(i), "*i8", 8, true, false});
   }
+  made.built_in = find_builtin(made.function);
+  if (made.built_in != nullptr && made.built_in->arguments != made.parameters) {
+    throw std::invalid_argument(made.function + " has " +
+                                std::to_string(made.built_in->arguments) + " parameters, got " +
+                                std::to_string(made.parameters));
+  }
   made.shared = number_or(source, "shared", 0);
   made.threads = number_or(source, "num_warps", 4) * number_or(source, "threads_per_warp", 32);
   return made;

@@ -1,6 +1,8 @@
 // What is known of kernels beyond their images: the source function and its parameters.
 #pragma once
 
+#include "builtin_kernels.hpp"
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -24,6 +26,7 @@ struct description {
   unsigned shared = 0;
   unsigned threads = 0;  // of a block
   uint64_t number = 0;   // the server's name for it
+  const builtin* built_in = nullptr;  // runs in this process
 };
 
 using description_ref = std::shared_ptr<const description>;

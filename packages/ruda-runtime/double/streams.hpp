@@ -69,7 +69,7 @@ struct stream : handle {
   void fail(CUresult code);  // keeps the first one
   CUresult take_failure();   // hands it over, once
 
-  capture* capturing = nullptr;
+  std::atomic<capture*> capturing{nullptr};  // changed under capture_mutex
 
  private:
   struct item {

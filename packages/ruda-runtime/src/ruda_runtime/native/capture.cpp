@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstring>
+#include <shared_mutex>
 
 #include <ruda/entry.hpp>
 
@@ -29,7 +30,8 @@ struct capture {
   const void* thread = nullptr;
 };
 
-std::mutex mutex;  // of the captures; taken after the allocators' locks
+std::shared_mutex begins;  // taken before all other locks
+std::mutex mutex;          // of the captures; taken after the allocators' locks
 std::array<capture, capacity> captures;
 thread_local int32_t captured = -1;  // looked at only while the thread's entry in `captures` agrees
 
@@ -139,6 +141,7 @@ void* recording::take(size_t bytes) {
 
 int32_t begin_capture(int32_t id, recording* into, ruda_error* error) noexcept {
   RUDA_TRY(check_stream(id, "graph", error));
+  const std::unique_lock beginning(begins);
   const std::lock_guard lock(mutex);
   RUDA_CHECK(own_capture() < 0, error, RUDA_ERROR_RUNTIME,
              "[graph] capture: this thread captures stream %d already; captures do not nest",
@@ -157,6 +160,9 @@ void end_capture(int32_t id) noexcept {
   captures[static_cast<size_t>(id)] = {};
   detail::live_captures.fetch_sub(1, std::memory_order_seq_cst);
 }
+
+no_new_captures::no_new_captures() { begins.lock_shared(); }
+no_new_captures::~no_new_captures() { begins.unlock_shared(); }
 
 bool is_captured(int32_t id) noexcept {
   if (!captures_live() || !known(id)) return false;

@@ -165,9 +165,9 @@ def describe(image: bytes, description: Mapping[str, Any]) -> None:
         image: the cubin or PTX as it will be loaded.
         description: ``entry`` (symbol), ``function`` (``module:name`` of the ``@triton.jit``
             function), ``parameters`` (in the order of the Python signature: ``name`` and ``type``,
-            ``*fp32``, ``i32``, ..., or ``constexpr`` with its ``value``), and optionally ``name`` (in reports),
-            ``source`` (the file of the function), ``divisible_by_16`` (names), ``scratch_pointers``,
-            ``num_warps`` (4), ``threads_per_warp`` (32), ``shared`` (bytes).
+            ``*fp32``, ``i32``, ..., or ``constexpr`` with its ``value``), and optionally ``name``
+            (in reports), ``source`` (the file of the function), ``divisible_by_16`` (names),
+            ``scratch_pointers``, ``num_warps`` (4), ``threads_per_warp`` (32), ``shared`` (bytes).
 
     Raises:
         RudaValueError: a member is missing or has a type that the double does not know.

@@ -110,6 +110,11 @@ CUresult take(memory_state& self, size_t bytes, CUstream stream, CUdeviceptr* ad
   return api().cuMemAllocFromPoolAsync(address, bytes, self.pool, stream);
 }
 
+void wait_for_context() {
+  const no_new_captures held;
+  if (!captures_live()) api().cuCtxSynchronize();
+}
+
 void trim(memory_state& self) {
   if (self.pool != nullptr) api().cuMemPoolTrimTo(self.pool, 0);
 }
@@ -139,7 +144,7 @@ int32_t allocate_block(size_t bytes, void** result, ruda_error* error) {
   if (code == error_out_of_memory) {
     // Memory that was freed behind work still running counts once that work is done.
     lock.unlock();
-    if (!captures_live()) api().cuCtxSynchronize();
+    wait_for_context();
     lock.lock();
     trim(self);
     code = take(self, bytes, stream, &address);
@@ -192,6 +197,7 @@ void* allocate(size_t bytes, ruda_error* error) noexcept {
 
 bool release(void* pointer) noexcept {
   if (!usable()) return true;  // with the context, or in the parent of a fork
+  const no_new_captures held;
   memory_state& self = state_of_memory();
   const std::lock_guard lock(self.mutex);
   const auto found = self.blocks.find(pointer);
@@ -282,7 +288,7 @@ void reset_peak_memory_stats() noexcept {
 
 void empty_cache() noexcept {
   if (enter("empty_cache", nullptr) != RUDA_OK) return;
-  if (!captures_live()) api().cuCtxSynchronize();
+  wait_for_context();
   memory_state& self = state_of_memory();
   const std::lock_guard lock(self.mutex);
   trim(self);

@@ -95,6 +95,7 @@ int32_t synchronize(int32_t id, ruda_error* error) noexcept {
   int32_t status = RUDA_OK;
   for (size_t each = 0; each < capacity; ++each) {
     if (existing(static_cast<int32_t>(each)) == nullptr) continue;
+    const no_new_captures held;
     if (is_captured(static_cast<int32_t>(each))) continue;  // none of its work is done now
     ruda_error unheard;
     const int32_t found =
