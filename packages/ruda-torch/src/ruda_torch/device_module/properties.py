@@ -55,8 +55,11 @@ def get_device_capability(device: OptionalDevice = None) -> tuple[int, int]:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Whether bfloat16 can be used: on a GPU from compute capability 8.0 in its own units, on the host
-    as storage with float32 arithmetic, which is emulation."""
+    """Whether bfloat16 can be used.
+
+    On a GPU from compute capability 8.0, in units of its own; on the host as storage with float32
+    arithmetic, which is emulation.
+    """
     found = _device(None)
     if found.target == "cuda":
         return "bf16" in found.capabilities
