@@ -8,6 +8,8 @@ import pytest
 import ruda_runtime as rr
 from ruda_blas import BlasError, BlasTypeError, gemm
 
+from ..tensors import on_cuda
+
 
 def zeros(*shape: int, dtype: str = "float32") -> rr.Tensor:
     return rr.Tensor.from_numpy(np.zeros(shape, dtype))
@@ -83,10 +85,18 @@ def test_overlapping_results_are_refused() -> None:
     with pytest.raises(BlasError, match="overlaps bias"):
         row = zeros(1, 4)
         gemm.addmm(zeros(1, 4), zeros(4, 4), bias=row.reshape((4,)), out=row)
+    if on_cuda():
+        return  # tensors of stride 0 come from arrays of the host
     one = np.zeros((1, 4), np.float32)
     repeated = rr.Tensor.from_numpy(np.lib.stride_tricks.as_strided(one, (3, 4), (0, 4)))
     with pytest.raises(BlasError, match="out: got stride 0 in dimension 0"):
         gemm.matmul(zeros(3, 4), zeros(4, 4), repeated)
+
+
+def part(whole: rr.Tensor, places: tuple[slice, slice]) -> rr.Tensor:
+    for axis, place in enumerate(places):
+        whole = whole.slice(axis, place.start, place.stop, place.step or 1)
+    return whole
 
 
 def test_results_beside_their_operands_are_not_overlaps() -> None:
@@ -100,11 +110,10 @@ def test_results_beside_their_operands_are_not_overlaps() -> None:
         (np.s_[0:3, 0:4], np.s_[3:6, 0:4]),
         (np.s_[::2, 0:4], np.s_[1::2, 0:4]),
     ):
-        buffer = values.copy()
-        wanted = buffer[source] @ weight
-        out = rr.Tensor.from_numpy(buffer[target])
-        gemm.matmul(rr.Tensor.from_numpy(buffer[source]), rr.Tensor.from_numpy(weight), out)
-        np.testing.assert_allclose(buffer[target], wanted, rtol=1e-5, atol=1e-6)
+        buffer = rr.Tensor.from_numpy(values.copy())
+        gemm.matmul(part(buffer, source), rr.Tensor.from_numpy(weight), part(buffer, target))
+        after = buffer.numpy()
+        np.testing.assert_allclose(after[target], values[source] @ weight, rtol=1e-5, atol=1e-6)
         untouched = values.copy()
-        untouched[target] = buffer[target]
-        assert (buffer == untouched).all()
+        untouched[target] = after[target]
+        assert (after == untouched).all()

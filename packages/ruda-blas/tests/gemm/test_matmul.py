@@ -8,13 +8,16 @@ import pytest
 import ruda_runtime as rr
 from ruda_blas import _native, gemm
 from ruda_blas.gemm import reference
+from ruda_runtime import tune
 from ruda_runtime.conformance import check, check_repeatable, numpy_dtype, rounded
 
+from ..tensors import on_cuda, tensor
 from .cases import CASES, DTYPES, PANELS, Case, inputs
 
 
-def tensor(array: np.ndarray | None) -> rr.Tensor | None:
-    return None if array is None else rr.Tensor.from_numpy(array)
+def strategies() -> list[str]:
+    """Those that differ on this target."""
+    return ["auto"] if on_cuda() else list(gemm.STRATEGIES)
 
 
 def run(case: Case, given: dict, strategy: str = "auto") -> np.ndarray:
@@ -37,7 +40,7 @@ def test_conformance(case: Case, dtype: str) -> None:
     wanted = reference.addmm(
         given["a"], given["b"], given["bias"], given["out"], case.alpha, case.beta
     )
-    for strategy in gemm.STRATEGIES:
+    for strategy in strategies():
         result = check_repeatable(lambda s=strategy: run(case, given, s), name=case.name)
         check(result, wanted, dtype, name=f"{case.name} {strategy}")
 
@@ -129,6 +132,22 @@ def test_nan_and_infinity(dtype: str, rows: int, layout: str, strategy: str) -> 
     assert np.isnan(wanted).any() and np.isinf(wanted).any()
     result = gemm.matmul(tensor(a), tensor(b), strategy=strategy).numpy()
     check(result, wanted, dtype)
+
+
+def test_strategies_on_cuda() -> None:
+    """``tiled`` and ``autotune`` are the kernels of ``auto``; there is no library."""
+    if not on_cuda():
+        pytest.skip("about the cuda target")
+    given = inputs(Case((5, 700), (700, 40), bias=True), "float32")
+    a, b, bias = (tensor(given[name]) for name in ("a", "b", "bias"))
+    wanted = gemm.addmm(a, b, bias=bias).numpy()
+    assert np.array_equal(gemm.addmm(a, b, bias=bias, strategy="tiled").numpy(), wanted)
+    with tune.using(tune.Tuner(disk=False, environment={})) as tuner:
+        assert np.array_equal(gemm.addmm(a, b, bias=bias, strategy="autotune").numpy(), wanted)
+        (record,) = tuner.records()
+    assert set(record.measured) == {"tiled"} and set(record.left_out) == {"library"}
+    with pytest.raises(rr.UnsupportedError, match=r"strategy: got 1 \(library\), wanted 0"):
+        gemm.matmul(a, b, strategy="library")
 
 
 def test_overflow_of_float16_is_infinity() -> None:

@@ -12,15 +12,12 @@ from ruda_blas import nf4
 from ruda_blas.nf4 import Nf4Layout, reference
 from ruda_runtime.conformance import arrange, check, check_repeatable, numpy_dtype
 
+from ..tensors import tensor
 from .cases import DTYPES, WEIGHTS, Weight, values_of
 
 # Half the widest gap between neighbouring codes: the largest error of a value over its scale.
 HALF_GAP = float(np.diff(reference.CODEBOOK).max()) / 2
 MIDPOINTS = (nf4.CODEBOOK[:-1] + nf4.CODEBOOK[1:]) / np.float32(2)
-
-
-def tensor(array: np.ndarray) -> rr.Tensor:
-    return rr.Tensor.from_numpy(array)
 
 
 def quantized(weight: np.ndarray, block_size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -86,10 +83,9 @@ def test_dequantize_into_any_strides(layout: str) -> None:
     packed, scales = quantized(weight, 64)
     for dtype in DTYPES:
         dense = nf4.dequantize(tensor(packed), tensor(scales), None, Nf4Layout(33, 65), dtype)
-        target = arrange(np.zeros((33, 65), numpy_dtype(dtype)), layout)
-        out = tensor(target)
+        out = tensor(arrange(np.zeros((33, 65), numpy_dtype(dtype)), layout))
         result = nf4.dequantize(tensor(packed), tensor(scales), None, Nf4Layout(33, 65), out=out)
-        assert result is out and (target == dense.numpy()).all()
+        assert result is out and (out.numpy() == dense.numpy()).all()
 
 
 def test_golden_codes() -> None:

@@ -108,7 +108,7 @@ def matmul(
     """``x @ W^T (+ bias) (+ update_x @ update_w)`` for ``x [..., in_features]``.
 
     The result is ``[..., out_features]`` in x's dtype; everything is summed in float32 and rounded
-    once.
+    once. (On the cuda target decoded weights are rounded to x's dtype first.)
 
     The dense weight is never made: its decoded parts take at most ``threads * tile_rows *
     in_features * 4`` bytes of scratch memory at a time, whatever the dtype of ``x``. Packed rows of
