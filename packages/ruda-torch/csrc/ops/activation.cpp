@@ -3,10 +3,13 @@
 // knows both by formula, so a kernel here does not lose their own derivative.
 
 #include "host_call.h"
+#include "stub_route.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/mish_backward.h>
+#include <ATen/ops/mish_backward_native.h>
 #include <ATen/ops/silu_backward.h>
+#include <ATen/ops/silu_backward_native.h>
 #include <torch/library.h>
 
 namespace ruda_torch {
@@ -16,12 +19,14 @@ namespace {
 using at::Tensor;
 
 Tensor silu_backward(const Tensor& grad, const Tensor& self) {
+  if (on_cuda()) return stub::make<at::native::structured_silu_backward_out>(grad, self);
   require_ruda("aten::silu_backward", {{"grad_output", grad}, {"self", self}});
   HostCall call;
   return call.adopt(at::silu_backward(call.alias(grad), call.alias(self)));
 }
 
 Tensor mish_backward(const Tensor& grad, const Tensor& self) {
+  if (on_cuda()) return at::native::mish_backward(grad, self);
   require_ruda("aten::mish_backward", {{"grad_output", grad}, {"self", self}});
   HostCall call;
   return call.adopt(at::mish_backward(call.alias(grad), call.alias(self)));

@@ -1,4 +1,4 @@
-// Pointwise operators of two tensors of one dtype, or of a tensor and a number.
+// Pointwise operators of two tensors, or of a tensor and a number; on the host target of one dtype.
 
 #include "stub_route.h"
 
@@ -47,6 +47,7 @@ bool may_subtract(const Tensor& a, const Tensor& b) {
 template <class Structured, class Names, bool (*type_fits)(c10::ScalarType), class... Extra>
 struct Binary {
   static Tensor fresh(const Tensor& a, const Tensor& b, Extra... extra) {
+    if (on_cuda()) return make<Structured>(a, b, extra...);
     const Pair pair(a, b, Names::kNumbers);
     if (pair.fits() && type_fits(pair.type()) && may_subtract<Names>(a, b)) {
       return make<Structured>(*pair.left, *pair.right, extra...);
@@ -56,6 +57,7 @@ struct Binary {
   }
 
   static Tensor& in_place(Tensor& self, const Tensor& b, Extra... extra) {
+    if (on_cuda()) return write<Structured>(self, self, b, extra...);
     if (on_ruda(self) && type_fits(self.scalar_type()) && may_subtract<Names>(self, b)) {
       const Tensor* right = operand(b, self.scalar_type());
       if (right != nullptr) return write<Structured>(self, self, *right, extra...);
@@ -65,6 +67,7 @@ struct Binary {
   }
 
   static Tensor& out(const Tensor& a, const Tensor& b, Extra... extra, Tensor& result) {
+    if (on_cuda()) return write<Structured>(result, a, b, extra...);
     const Pair pair(a, b, Names::kNumbers);
     if (pair.fits() && type_fits(pair.type()) && may_subtract<Names>(a, b) &&
         is(result, pair.type())) {
@@ -140,15 +143,17 @@ RUDA_BINARY_PURE(tanh_backward, false, "grad_input", floats)
 
 // ---- comparisons --------------------------------------------------------------------------------
 
-template <class Structured, class Names>
+template <class Structured, class WithNumber, class Names>
 struct Comparison {
   static Tensor fresh(const Tensor& a, const Tensor& b) {
+    if (on_cuda()) return make<Structured>(a, b);
     const Pair pair(a, b);
     if (pair.fits()) return make<Structured>(*pair.left, *pair.right);
     return boxed<Names::kTensor>().template call<Tensor, const Tensor&, const Tensor&>(a, b);
   }
 
   static Tensor& out(const Tensor& a, const Tensor& b, Tensor& result) {
+    if (on_cuda()) return write<Structured>(result, a, b);
     const Pair pair(a, b);
     if (pair.fits() && is(result, at::kBool)) {
       return write<Structured>(result, *pair.left, *pair.right);
@@ -158,6 +163,7 @@ struct Comparison {
   }
 
   static Tensor with_number(const Tensor& self, const Scalar& value) {
+    if (on_cuda()) return make<WithNumber>(self, value);
     if (on_ruda(self)) {
       const Tensor* right = number(value, self.scalar_type());
       if (right != nullptr) return make<Structured>(self, *right);
@@ -179,7 +185,9 @@ struct Comparison {
     static constexpr char kTensorOut[] = "aten::" #name ".Tensor_out";      \
     static constexpr char kScalar[] = "aten::" #name ".Scalar";             \
   };                                                                        \
-  using Comparison_##name = Comparison<native::structured_##name##_Tensor_out, Names_##name>;
+  using Comparison_##name =                                                 \
+      Comparison<native::structured_##name##_Tensor_out,                    \
+                 native::structured_##name##_Scalar_out, Names_##name>;
 
 RUDA_COMPARISON(eq)
 RUDA_COMPARISON(ne)

@@ -25,8 +25,9 @@ namespace {
 
 namespace native = at::native;
 
+// On the host target; device kernels take any.
 bool same_floats(const Tensor& a, const Tensor& b) {
-  return on_ruda(a) && is_floating(a) && is(b, a.scalar_type());
+  return on_cuda() || (on_ruda(a) && is_floating(a) && is(b, a.scalar_type()));
 }
 
 bool is_real(const Scalar& value) { return !value.isComplex() && !value.isSymbolic(); }
@@ -38,7 +39,7 @@ bool is_real(const std::optional<Scalar>& value) { return !value.has_value() || 
 template <class Structured, class Names>
 struct Product {
   static bool fits(const Tensor& self, const Tensor& a, const Tensor& b) {
-    return same_floats(self, a) && is(b, self.scalar_type());
+    return on_cuda() || (same_floats(self, a) && is(b, self.scalar_type()));
   }
 
   static Tensor fresh(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& value) {
@@ -57,7 +58,7 @@ struct Product {
 
   static Tensor& out(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& value,
                      Tensor& result) {
-    if (fits(self, a, b) && is(result, self.scalar_type())) {
+    if (fits(self, a, b) && (on_cuda() || is(result, self.scalar_type()))) {
       return write<Structured>(result, self, a, b, value);
     }
     return boxed<Names::kOut>()
@@ -106,7 +107,7 @@ constexpr char kWhere[] = "aten::where.self";
 
 Tensor where(const Tensor& condition, const Tensor& self, const Tensor& other) {
   const Pair pair(self, other);
-  if (!is(condition, at::kBool) || !pair.fits()) {
+  if (on_cuda() || !is(condition, at::kBool) || !pair.fits()) {
     return boxed<kWhere>().call<Tensor, const Tensor&, const Tensor&, const Tensor&>(condition,
                                                                                     self, other);
   }
@@ -140,7 +141,7 @@ at::OptionalScalarRef reference(Bound bound) {
 }
 
 bool clamp_fits(const Tensor& self, Bound min, Bound max) {
-  return on_ruda(self) && is_floating(self) && is_real(min) && is_real(max);
+  return (on_cuda() || (on_ruda(self) && is_floating(self))) && is_real(min) && is_real(max);
 }
 
 Tensor clamp(const Tensor& self, Bound min, Bound max) {
@@ -158,28 +159,33 @@ Tensor& clamp_(Tensor& self, Bound min, Bound max) {
 }
 
 Tensor clamp_min(const Tensor& self, const Scalar& min) {
-  if (on_ruda(self) && is_floating(self) && is_real(min)) {
+  if (clamp_fits(self, min, std::nullopt)) {
     return make<native::structured_clamp_min_out>(self, min);
   }
   return boxed<kClampMin>().call<Tensor, const Tensor&, const Scalar&>(self, min);
 }
 
 Tensor& clamp_min_(Tensor& self, const Scalar& min) {
-  if (on_ruda(self) && is_floating(self) && is_real(min)) {
+  if (clamp_fits(self, min, std::nullopt)) {
     return write<native::structured_clamp_min_out>(self, self, min);
   }
   return boxed<kClampMinInPlace>().call<Tensor&, Tensor&, const Scalar&>(self, min);
 }
 
+bool relu_fits(const Tensor& self) {
+  TORCH_CHECK(self.scalar_type() != at::kBool, "Boolean inputs not supported for relu");
+  return clamp_fits(self, std::nullopt, std::nullopt);
+}
+
 Tensor relu(const Tensor& self) {
-  if (on_ruda(self) && is_floating(self)) {
+  if (relu_fits(self)) {
     return make<native::structured_clamp_min_out>(self, Scalar(0));
   }
   return boxed<kRelu>().call<Tensor, const Tensor&>(self);
 }
 
 Tensor& relu_(Tensor& self) {
-  if (on_ruda(self) && is_floating(self)) {
+  if (relu_fits(self)) {
     return write<native::structured_clamp_min_out>(self, self, Scalar(0));
   }
   return boxed<kReluInPlace>().call<Tensor&, Tensor&>(self);
@@ -190,15 +196,19 @@ Tensor& relu_(Tensor& self) {
 constexpr char kPow[] = "aten::pow.Tensor_Scalar";
 constexpr char kPowInPlace[] = "aten::pow_.Scalar";
 
+bool pow_fits(const Tensor& self, const Scalar& value) {
+  return (on_cuda() || (on_ruda(self) && is_floating(self))) && is_real(value);
+}
+
 Tensor pow(const Tensor& self, const Scalar& exponent) {
-  if (on_ruda(self) && is_floating(self) && is_real(exponent)) {
+  if (pow_fits(self, exponent)) {
     return make<native::structured_pow_Tensor_Scalar_out>(self, exponent);
   }
   return boxed<kPow>().call<Tensor, const Tensor&, const Scalar&>(self, exponent);
 }
 
 Tensor& pow_(Tensor& self, const Scalar& exponent) {
-  if (on_ruda(self) && is_floating(self) && is_real(exponent)) {
+  if (pow_fits(self, exponent)) {
     return write<native::structured_pow_Tensor_Scalar_out>(self, self, exponent);
   }
   return boxed<kPowInPlace>().call<Tensor&, Tensor&, const Scalar&>(self, exponent);

@@ -1,5 +1,5 @@
-// Pointwise operators of one tensor. Integers become floats in most of them: only floating inputs
-// take this route, the rest is boxed.
+// Pointwise operators of one tensor. Integers become floats in most of them: on the host target only
+// floating inputs take this route, the rest is boxed.
 
 #include "stub_route.h"
 
@@ -32,10 +32,11 @@ namespace {
 
 namespace native = at::native;
 
-bool float_fits(const Tensor& self) { return on_ruda(self) && is_floating(self); }
+bool float_fits(const Tensor& self) { return on_cuda() || (on_ruda(self) && is_floating(self)); }
 
 bool integer_fits(const Tensor& self) {
-  return on_ruda(self) && c10::isIntegralType(self.scalar_type(), /*includeBool=*/true);
+  return on_cuda() ||
+         (on_ruda(self) && c10::isIntegralType(self.scalar_type(), /*includeBool=*/true));
 }
 
 template <class Structured, class Names, bool (*fits)(const Tensor&)>
@@ -51,7 +52,9 @@ struct Unary {
   }
 
   static Tensor& out(const Tensor& self, Tensor& result) {
-    if (fits(self) && is(result, self.scalar_type())) return write<Structured>(result, self);
+    if (fits(self) && (on_cuda() || is(result, self.scalar_type()))) {
+      return write<Structured>(result, self);
+    }
     return boxed<Names::kOut>().template call<Tensor&, const Tensor&, Tensor&>(self, result);
   }
 

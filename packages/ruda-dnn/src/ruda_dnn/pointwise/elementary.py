@@ -151,8 +151,8 @@ def integer_modulo(a, b):
 @triton.jit
 def integer_power(a, b):
     """Squares and products that wrap; a negative exponent leaves 1, -1 or 0."""
-    result = a * 0 + b * 0 + 1
-    base, left = a + b * 0, tl.where(b < 0, 0, b + a * 0)
+    result = a * 0 + 1
+    base, left = a, tl.where(b < 0, 0, b)
     while tl.max(left) > 0:
         result = tl.where(left & 1 != 0, result * base, result)
         base = base * base

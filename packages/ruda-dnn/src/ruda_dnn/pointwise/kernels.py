@@ -1,7 +1,7 @@
 """Pointwise operators of up to three tensors on the device. See README.md for their arithmetic.
 
-An operand is a tensor, or a number by value where its pointer is None: numbers are 64 bits, those of
-an int64 or, in floating arithmetic, of a float64.
+An operand is a tensor, or a number by value where its pointer is None: 64 bits, those of an int64
+or, in floating arithmetic, of a float64.
 """
 
 import triton
@@ -42,19 +42,20 @@ def _rounded(value, TYPE: tl.constexpr):
 
 
 @triton.jit
-def _number(bits, TYPE: tl.constexpr):
+def _number(places, bits, TYPE: tl.constexpr):
+    """One number for every place: Triton's interpreter compares lone numbers wrongly."""
     result = bits
     if TYPE == "float64":
         result = bits.to(tl.float64, bitcast=True)
     if TYPE == "float32" or TYPE == "float16" or TYPE == "bfloat16":
         result = bits.to(tl.float64, bitcast=True).to(tl.float32)
-    return result
+    return tl.broadcast_to(result, places.shape)
 
 
 @triton.jit
 def _operand(pointer, places, inside, bits, TYPE: tl.constexpr):
     if pointer is None:
-        result = _number(bits, TYPE)
+        result = _number(places, bits, TYPE)
     else:
         result = _rounded(tl.load(pointer + places, mask=inside, other=0), TYPE)
     return result
@@ -105,7 +106,8 @@ def flat(
         result = x + places.to(x.dtype) * y
     else:
         z = _operand(c, places, inside, c_bits, TYPE)
-        result = _apply(OP, OPERANDS, x, y, z, _number(d_bits, TYPE), _number(e_bits, TYPE))
+        v, w = _number(places, d_bits, TYPE), _number(places, e_bits, TYPE)
+        result = _apply(OP, OPERANDS, x, y, z, v, w)
     _store(out, places, inside, result, TYPE, OUT)
 
 
@@ -190,5 +192,6 @@ def strided(
     x = _operand(a, at_a, inside, a_bits, TYPE)
     y = _operand(b, at_b, inside, b_bits, TYPE)
     z = _operand(c, at_c, inside, c_bits, TYPE)
-    result = _apply(OP, OPERANDS, x, y, z, _number(d_bits, TYPE), _number(e_bits, TYPE))
+    v, w = _number(element, d_bits, TYPE), _number(element, e_bits, TYPE)
+    result = _apply(OP, OPERANDS, x, y, z, v, w)
     _store(out, at_out, inside, result, TYPE, OUT)

@@ -54,25 +54,31 @@ UNARY = (
     "copy", "neg", "abs", "sign", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt",
     "rsqrt", "reciprocal", "sin", "cos", "tan", "tanh", "sigmoid", "erf", "ceil", "floor", "round",
     "trunc", "bitwise_not", "logical_not", "isnan", "isinf", "isfinite", "relu", "silu", "mish",
-    "gelu", "gelu_tanh",
+    "gelu", "gelu_tanh", "square", "cube", "inverse_square", "frac",
+    "log_sigmoid",
 )  # fmt: skip
 BINARY = (
     "add", "sub", "mul", "div", "div_trunc", "div_floor", "remainder", "fmod", "pow", "maximum",
     "minimum", "fmax", "fmin", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or",
     "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift",
     "leaky_relu", "mse", "silu_backward", "mish_backward", "gelu_backward", "gelu_tanh_backward",
-    "sigmoid_backward", "tanh_backward", "arange",
+    "sigmoid_backward", "tanh_backward", "log_sigmoid_backward", "arange",
 )  # fmt: skip
 MORE = {
-    "add_scaled": 3, "where": 3, "clamp": 3, "lerp": 3, "addcmul": 4, "addcdiv": 4, "threshold": 4,
-    "softplus": 3, "softplus_backward": 4, "elu": 4, "elu_backward": 5,
+    "add_scaled": 3, "where": 3, "where_not": 3, "clamp": 3, "lerp": 3, "addcmul": 4, "addcdiv": 4,
+    "threshold": 4, "softplus": 3, "softplus_backward": 4, "elu": 4, "elu_backward": 5,
     "elu_backward_of_result": 5, "leaky_relu_backward": 3, "hardtanh_backward": 4,
-    "mse_backward": 4,
+    "mse_backward": 4, "nan_to_num": 4,
 }  # fmt: skip
 OPERANDS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), **MORE}
-"""The operators, and how many operands each has: tensors (three at most, the first ones) or numbers."""
+"""The operators, and how many operands each has: the first three may be tensors."""
 
 Operand = View | int | float
+_BITS = {
+    "float64": "int64", "int64": "int64", "float32": "int32", "int32": "int32", "uint32": "int32",
+    "float16": "int16", "bfloat16": "int16", "int16": "int16", "int8": "uint8", "uint8": "uint8",
+    "bool": "uint8",
+}  # fmt: skip
 _FLOATING = ("float32", "float16", "bfloat16", "float64")
 
 
@@ -109,6 +115,14 @@ def pointwise(op: str, dtype: str, out: View, *operands: Operand) -> list[Launch
         _strided(views, sizes, strides, common)
         for views in _outermost([out, *tensors], sizes, strides)
     ]
+
+
+def copy(target: View, source: View) -> list[Launch]:
+    """target = source, converted; within a dtype, bits are moved."""
+    if target.dtype != source.dtype:
+        return pointwise("copy", source.dtype, target, source)
+    dtype = _BITS[target.dtype]
+    return pointwise("copy", dtype, target._replace(dtype=dtype), source._replace(dtype=dtype))
 
 
 def coalesced(
@@ -174,7 +188,8 @@ def _strided(
 
 _TRAINING = (
     "neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tanh", "sigmoid",
-    "relu", "silu", "gelu", "gelu_tanh", "add", "sub", "mul", "div", "pow", "maximum", "minimum",
+    "square", "relu", "silu", "gelu", "gelu_tanh", "add", "sub", "mul", "div", "pow", "maximum",
+    "minimum",
     "silu_backward", "gelu_backward", "gelu_tanh_backward", "sigmoid_backward", "tanh_backward",
     "add_scaled", "clamp", "lerp", "addcmul", "addcdiv", "threshold",
 )  # fmt: skip
@@ -220,14 +235,15 @@ def bundle() -> list[Specialisation]:
             if op in ("add", "sub", "mul", "div"):
                 add(op, dtype, dtype, dtype, 1.0)
         add("where", dtype, dtype, "bool", dtype, dtype, layouts=True)
-        add("where", dtype, dtype, "bool", 1.0, dtype, layouts=True)
+        add("where_not", dtype, dtype, "bool", dtype, 1.0, layouts=True)
         for source in ("float32", "float16", "bfloat16", "int64", "bool"):
-            add("copy", source, dtype, source, layouts=True)
+            if source != dtype:
+                add("copy", source, dtype, source, layouts=True)
         for op in _COMPARISONS:
             add(op, dtype, "bool", dtype, 1.0)
     for dtype in ("float32", "float16", "bfloat16", "int64", "int32", "uint8", "bool"):
         add("copy", dtype, dtype, 1.0)
-    for dtype in ("int64", "int32", "uint8", "bool"):
+    for dtype in ("int64", "int32", "int16", "uint8"):
         add("copy", dtype, dtype, dtype, layouts=True)
     for op in _COMPARISONS:
         add(op, "int64", "bool", "int64", 1, layouts=True)

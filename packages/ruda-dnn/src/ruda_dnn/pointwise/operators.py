@@ -1,6 +1,6 @@
 """What every operator computes, by its name and number of operands.
 
-Operands are blocks, or single numbers, of one type: float32, float64 or int64 (booleans: 0 and 1).
+Operands are blocks of one type: float32, float64 or int64 (booleans: 0 and 1).
 A condition as result is stored as 0 or 1. The names are those of launch.py.
 """
 
@@ -102,6 +102,16 @@ def unary(OP: tl.constexpr, x):
         result = 0.5 * x * (1 + tl.erf(x * ROOT_HALF))
     if OP == "gelu_tanh":
         result = 0.5 * x * (1 + tanh(ROOT_2_OVER_PI * (x + CUBIC * x * x * x)))
+    if OP == "log_sigmoid":
+        result = tl.where(x < 0, x, 0.0) - log1p(tl.exp(-tl.abs(x)))
+    if OP == "frac":
+        result = x - trunc(x)
+    if OP == "square":
+        result = x * x
+    if OP == "cube":
+        result = x * x * x
+    if OP == "inverse_square":
+        result = reciprocal(x * x)
     return result
 
 
@@ -226,6 +236,8 @@ def binary(OP: tl.constexpr, a, b):
         result = a * gelu_tanh_slope(b)
     if OP == "sigmoid_backward":
         result = a * (1 - b) * b
+    if OP == "log_sigmoid_backward":
+        result = a * sigmoid(-b)
     if OP == "tanh_backward":
         result = a * (1 - b * b)
     return result
@@ -238,6 +250,8 @@ def more_operands(OP: tl.constexpr, a, b, c, d, e):
         result = a + b * c
     if OP == "where":
         result = tl.where(a != 0, b, c)
+    if OP == "where_not":
+        result = tl.where(a != 0, c, b)
     if OP == "clamp":
         result = minimum(maximum(a, b), c)
     if OP == "lerp":
@@ -249,7 +263,7 @@ def more_operands(OP: tl.constexpr, a, b, c, d, e):
     if OP == "threshold":  # x, other, bound, value
         result = tl.where(a <= c, d, b)
     if OP == "softplus":  # x, beta, bound
-        result = tl.where(a * b > c, a, divide(log1p(tl.exp(a * b)), b + a * 0))
+        result = tl.where(a * b > c, a, divide(log1p(tl.exp(a * b)), b))
     if OP == "softplus_backward":  # grad, x, beta, bound
         result = tl.where(b * c > d, a, a * sigmoid(b * c))
     if OP == "elu":  # x, alpha, scale, scale of x
@@ -258,10 +272,14 @@ def more_operands(OP: tl.constexpr, a, b, c, d, e):
         result = tl.where(b <= 0, a * (e * c * d) * tl.exp(b * e), a * d)
     if OP == "elu_backward_of_result":
         result = tl.where(b <= 0, a * e * (b + c * d), a * d)
-    if OP == "leaky_relu_backward":  # grad, x, slope
-        result = tl.where(b > 0, a, a * c)
+    if OP == "leaky_relu_backward":  # x, grad, slope
+        result = tl.where(a > 0, b, b * c)
     if OP == "hardtanh_backward":  # grad, x, smallest, largest
         result = tl.where((b <= c) | (b >= d), a * 0, a)
+    if OP == "nan_to_num":  # x, and what NaN, infinity and -infinity become
+        result = tl.where(a != a, b, a)
+        result = tl.where(a == float("inf"), c, result)
+        result = tl.where(a == -float("inf"), d, result)
     if OP == "mse_backward":  # x, target, grad, factor
         result = d * (a - b) * c
     return result
