@@ -150,7 +150,7 @@ def _choose(asked: str) -> tuple[str, str]:
             from ruda_runtime.testing import load_driver_double
 
             load_driver_double()
-        if missing := _native.cuda_start():
+        if missing := _start_cuda():
             raise DeviceError(f"[RUDA_TARGET] got 'cuda', but {missing}")
         return "cuda", ""
     if asked == "host":
@@ -168,7 +168,14 @@ def _start_for_auto(driver: str) -> str:
         return missing
     if is_double:
         return "the CUDA driver in this process is the double, used with RUDA_TARGET=cuda only"
-    return _native.cuda_start()
+    return _start_cuda()
+
+
+def _start_cuda() -> str:
+    missing = _native.cuda_start()
+    if not missing:  # native code looks for device kernels by name
+        import ruda_runtime.kernel  # noqa: F401
+    return missing
 
 
 def _caller_level() -> int:

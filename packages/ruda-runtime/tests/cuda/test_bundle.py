@@ -196,3 +196,71 @@ def test_kernels_that_do_not_compile_are_named(package: Path, tmp_path: Path) ->
     assert "[bundle] 4 of 4 kernels do not compile" in done.stderr
     assert "sample.add for sm_90: [sample.add] triton" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+TWO = """
+from ruda_runtime.launch import Definition, Specialisation, contiguous_view, specialisations
+PLAIN = Definition("twins.add", "ruda_twins.family.kernels:add",
+                   {"x": "*fp32|bf16", "out": "*fp32|bf16", "count": "i32", "BLOCK": "constexpr"})
+DIVISIBLE = Definition("twins.add_divisible", PLAIN.function,
+                       {**PLAIN.parameters, "count": "i32%16"})
+def bundle():
+    launches = []
+    for dtype in ("float32", "bfloat16"):
+        x = contiguous_view(0, dtype, (64,))
+        for definition in (PLAIN, DIVISIBLE):
+            launches.append(definition((1,), x=x, out=x, count=64, BLOCK=64))
+    return specialisations(launches)
+"""
+
+
+@pytest.fixture(scope="module")
+def twins(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package with two definitions of one function."""
+    root = tmp_path_factory.mktemp("twins")
+    shutil.copytree(package / "ruda_sample", root / "ruda_twins")
+    (root / "ruda_twins" / "family" / "launch.py").write_text(TWO)
+    return root
+
+
+def test_definitions_of_one_function_are_told_apart(twins: Path) -> None:
+    output = twins / "bundle"
+    done = command(twins, "bundle", "build", "--package", "ruda_twins", "--arch", "sm_90",
+                   "--output", str(output))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    kernels = json.loads((output / "manifest.json").read_text())["kernels"]
+    assert [each["name"] for each in kernels] == ["twins.add", "twins.add_divisible"] * 2
+    for each in kernels:
+        promised = '["x","out","count"]' in each["specialisation"]
+        assert promised == (each["name"] == "twins.add_divisible"), each["specialisation"]
+    use = USE.replace("ruda_sample", "ruda_twins").replace("ADD", "DIVISIBLE")
+    done = run(twins, "add()\nprint(compile_counts()['bundle_hits'])", use, RUDA_BUNDLE=str(output))
+    assert done.stdout == "1\n", done.stderr
+
+
+def test_a_sample_has_every_kernel_and_what_an_architecture_cannot_do(twins: Path) -> None:
+    output = twins / "sample"
+    done = command(twins, "bundle", "build", "--package", "ruda_twins", "--sample",
+                   "--arch", "sm_75", "sm_90", "--output", str(output))  # fmt: skip
+    assert f"{output}: 4 kernels, 2 left out" in done.stdout, done.stderr
+    manifest = json.loads((output / "manifest.json").read_text())
+    names = ["twins.add", "twins.add_divisible"]
+    for architecture, kind in ((75, "*fp32"), (90, "*bf16")):
+        entries = [each for each in manifest["kernels"] if each["architecture"] == architecture]
+        assert [each["name"] for each in entries] == names
+        assert {each["signature"]["x"] for each in entries} == {kind}
+    left_out = [(each["name"], each["architecture"]) for each in manifest["left_out"]]
+    assert left_out == [(name, 75) for name in names]
+
+
+def test_a_specialisation_that_no_definition_allows_is_named(twins: Path) -> None:
+    code = """
+from ruda_runtime.kernel.discovery import kernel_of
+from ruda_twins.family.launch import bundle
+for change in ({"signature": (("x", "*fp32"),)}, {"divisible": ("count",)},
+               {"signature": (("x", "*fp64"), *bundle()[0].signature[1:])}):
+    text = error_of(lambda: kernel_of(bundle()[0]._replace(**change)), rr.RudaValueError)
+    assert "no Definition of it allows" in text, text
+"""
+    done = run(twins, code, PRELUDE)
+    assert done.returncode == 0, done.stderr

@@ -31,7 +31,10 @@ def build(
         list[str] | None, typer.Option(help="Import name; default: all installed ones.")
     ] = None,
     sample: Annotated[
-        bool, typer.Option("--sample", help="The first specialisation of each kernel only.")
+        bool,
+        typer.Option(
+            "--sample", help="One specialisation of each kernel, in bfloat16 if it has that."
+        ),
     ] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Compiling processes.")] = 1,
 ) -> None:

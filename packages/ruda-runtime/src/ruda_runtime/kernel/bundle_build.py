@@ -21,7 +21,7 @@ from ruda_runtime.errors import RudaError, RudaRuntimeError, RudaValueError
 from ruda_runtime.kernel import triton_compiler
 from ruda_runtime.kernel.artifact import Artifact
 from ruda_runtime.kernel.bundle_use import FORMAT, specialisation_key
-from ruda_runtime.kernel.discovery import PACKAGES, families, kernel_of_function
+from ruda_runtime.kernel.discovery import PACKAGES, families, kernel_of
 from ruda_runtime.kernel.resolve import obtain
 from ruda_runtime.kernel.settings import CompileOptions, read_options
 from ruda_runtime.launch import Specialisation
@@ -81,7 +81,8 @@ def build(
         output: a new folder, or that of an older bundle, which is replaced when all is compiled.
         architectures: 90 for sm_90.
         packages: import names.
-        sample: only the first specialisation of each kernel.
+        sample: of each kernel only one specialisation, with bfloat16 where it has that; where an
+            architecture cannot do it, another one as well.
         jobs: compiling processes.
         progress: called with the number of finished and of all jobs.
 
@@ -117,13 +118,28 @@ def plan(architectures: Sequence[int], packages: Sequence[str], sample: bool) ->
         for family in families(package):
             if family.bundle is None:
                 continue
-            listed = family.bundle()
-            if sample:
-                listed = list({each.function: each for each in reversed(listed)}.values())
-            for each in listed:
-                kernel = kernel_of_function(each.function)
-                for architecture in architectures:
-                    yield Job(package, kernel.name, each, architecture)
+            listed = [(kernel_of(each).name, each) for each in family.bundle()]
+            for architecture in architectures:
+                chosen = _sample(listed, architecture) if sample else listed
+                yield from (Job(package, name, each, architecture) for name, each in chosen)
+
+
+def _sample(
+    listed: list[tuple[str, Specialisation]], architecture: int
+) -> list[tuple[str, Specialisation]]:
+    chosen = []
+    for name in dict.fromkeys(name for name, _ in listed):
+        own = [each for other, each in listed if other == name]
+        half = [each for each in own if _uses_bf16(each)]
+        first = [each for each in own if not _uses_bf16(each)]
+        chosen += [(name, each) for each in half[:1]]
+        if not half or architecture < _FIRST_BF16:
+            chosen += [(name, each) for each in first[:1]]
+    return chosen
+
+
+def _uses_bf16(wanted: Specialisation) -> bool:
+    return any("bf16" in kind for _, kind in wanted.signature)
 
 
 def _run(wanted: list[Job], options: CompileOptions, jobs: int) -> Iterator[Outcome]:
@@ -137,11 +153,10 @@ def _run(wanted: list[Job], options: CompileOptions, jobs: int) -> Iterator[Outc
 
 
 def _compile(job: Job, options: CompileOptions) -> Outcome:
-    uses_bf16 = any("bf16" in kind for _, kind in job.wanted.signature)
-    if uses_bf16 and job.architecture < _FIRST_BF16:
+    if _uses_bf16(job.wanted) and job.architecture < _FIRST_BF16:
         return Outcome(job, left_out="bfloat16 needs sm_80")
     try:
-        kernel = kernel_of_function(job.wanted.function)
+        kernel = kernel_of(job.wanted)
         artifact = obtain(kernel, job.wanted, job.architecture, options, None)
         source = kernel.source_hash(options)
     except RudaError as error:

@@ -16,6 +16,7 @@ from pathlib import Path
 from ruda_runtime import _native
 from ruda_runtime.errors import RudaValueError
 from ruda_runtime.kernel.definition import Kernel
+from ruda_runtime.kernel.parameters import allows
 from ruda_runtime.launch import Definition, Specialisation
 
 PACKAGES = ("ruda_runtime", "ruda_blas", "ruda_dnn")
@@ -30,12 +31,12 @@ class Family:
 
     Attributes:
         module: its name.
-        kernels: by the name of their function.
+        kernels: in the order of the module; several may have one function.
         bundle: its function of that name, or ``None``.
     """
 
     module: str
-    kernels: dict[str, Kernel]
+    kernels: list[Kernel]
     bundle: Callable[[], list[Specialisation]] | None
 
 
@@ -53,20 +54,24 @@ def discover() -> None:
         families(package)
 
 
-def kernel_of_function(function: str) -> Kernel:
-    """The kernel whose device function has that name.
+def kernel_of(wanted: Specialisation) -> Kernel:
+    """The kernel that has a specialisation; the first one where several have it.
 
     The function's own package is looked at first, then all others: families use each other's
     kernels, and a package need not be one of ours.
 
     Raises:
-        RudaValueError: none has.
+        RudaValueError: no kernel has that function and declarations that allow the specialisation.
     """
-    for package in dict.fromkeys((function.partition(".")[0], *PACKAGES)):
+    for package in dict.fromkeys((wanted.function.partition(".")[0], *PACKAGES)):
         for family in families(package):
-            if function in family.kernels:
-                return family.kernels[function]
-    raise RudaValueError(f"[bundle] {function} is in a bundle() list, and no Definition names it")
+            for kernel in family.kernels:
+                if kernel.function == wanted.function and allows(kernel.parameters, wanted):
+                    return kernel
+    raise RudaValueError(
+        f"[bundle] {wanted.function} is in a bundle() list, and no Definition of it allows "
+        f"{dict(wanted.signature)} with {list(wanted.divisible)} divisible by 16"
+    )
 
 
 def _launch_modules(package: str) -> list[str]:
@@ -79,12 +84,12 @@ def _launch_modules(package: str) -> list[str]:
 
 def _read(module: str) -> Family:
     loaded = importlib.import_module(module)
-    kernels = {}
+    kernels = []
     for value in vars(loaded).values():
         if isinstance(value, Definition):
             value = Kernel.of(value)
         if isinstance(value, Kernel):
-            kernels[value.function] = value
+            kernels.append(value)
     return Family(module, kernels, getattr(loaded, "bundle", None))
 
 

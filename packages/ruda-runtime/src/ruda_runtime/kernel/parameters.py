@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ruda_runtime.errors import RudaValueError
-from ruda_runtime.launch import POINTER_TYPES
+from ruda_runtime.launch import POINTER_TYPES, Specialisation
 
 DTYPES = (
     "float32", "float16", "bfloat16", "float64", "int8", "int16", "int32", "int64", "uint8",
@@ -64,6 +64,34 @@ def parse_parameters(kernel: str, declared: Mapping[str, str]) -> tuple[Paramete
         RudaValueError: a declaration that the language does not have.
     """
     return tuple(_parse(kernel, name, text) for name, text in declared.items())
+
+
+def allows(parameters: tuple[Parameter, ...], wanted: Specialisation) -> bool:
+    """Whether a kernel with these parameters can have the specialisation."""
+    constants = dict(wanted.constants)
+    if [name for name, _ in wanted.signature] != [each.name for each in parameters]:
+        return False
+    may_be_divisible = []
+    for parameter, (name, kind) in zip(parameters, wanted.signature):
+        if kind == "constexpr":
+            if not _allows_constant(parameter, constants[name]):
+                return False
+        elif parameter.type == "pointer":
+            if kind not in {POINTERS[dtype] for dtype in parameter.dtypes}:
+                return False
+            may_be_divisible.append(name)
+        elif kind != parameter.scalar:
+            return False
+        elif parameter.divisible:
+            may_be_divisible.append(name)
+    # Promised for all or for none.
+    return not wanted.divisible or list(wanted.divisible) == may_be_divisible
+
+
+def _allows_constant(parameter: Parameter, value: object) -> bool:
+    if parameter.type == "pointer":
+        return parameter.optional and value is None
+    return parameter.type == "constant" or (parameter.one and value == 1)
 
 
 def _parse(kernel: str, name: str, text: str) -> Parameter:
