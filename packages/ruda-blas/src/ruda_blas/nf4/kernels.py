@@ -11,6 +11,8 @@ import triton.language as tl
 
 from ruda_runtime.kernel.language import dot
 
+from ..gemm.kernels import tile_of
+
 
 @triton.jit
 def _place(flat, cols, row_stride, col_stride, CONTIGUOUS: tl.constexpr):
@@ -232,12 +234,9 @@ def product(
         K = rows
     tiles_m = tl.cdiv(M, BM)
     tiles_n = tl.cdiv(N, BN)
-    program = tl.program_id(0)
-    in_group = GROUP * tiles_n
-    first = program // in_group * GROUP
-    high = tl.minimum(tiles_m - first, GROUP)
-    m = (first + program % in_group % high) * BM + tl.arange(0, BM)
-    first_n = program % in_group // high * BN
+    tile_m, tile_n = tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP)
+    m = tile_m * BM + tl.arange(0, BM)
+    first_n = tile_n * BN
     n = first_n + tl.arange(0, BN)
     k = tl.arange(0, BK)
     in_m = (m < M)[:, None]
