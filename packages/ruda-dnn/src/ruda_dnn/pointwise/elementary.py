@@ -94,7 +94,8 @@ def power(a, b):
     result = tl.exp2(exponent * tl.log2(size))
     whole = tl.floor(exponent) == exponent
     odd = whole & (exponent - 2 * tl.floor(exponent * 0.5) == 1)
-    result = tl.where((base < 0) & odd, -result, result)
+    negative = (base < 0) | ((base == 0) & (1 / base < 0))
+    result = tl.where(negative & odd, -result, result)
     infinite = tl.abs(exponent) == float("inf")
     result = tl.where((base < 0) & ~whole & (size < float("inf")), float("nan"), result)
     result = tl.where((size == 1) & infinite, 1.0, result)

@@ -93,7 +93,7 @@ def unary(OP: tl.constexpr, x):
     if OP == "isfinite":
         result = tl.abs(x) < float("inf")
     if OP == "relu":
-        result = tl.where(x < 0, x * 0, x)
+        result = tl.where(x < 0, 0, x)
     if OP == "silu":
         result = divide(x, 1 + tl.exp(-x))
     if OP == "mish":
@@ -101,7 +101,7 @@ def unary(OP: tl.constexpr, x):
     if OP == "gelu":
         result = 0.5 * x * (1 + tl.erf(x * ROOT_HALF))
     if OP == "gelu_tanh":
-        result = 0.5 * x * (1 + tanh(ROOT_2_OVER_PI * (x + CUBIC * x * x * x)))
+        result = 0.5 * x * (1 + tanh((x + x * x * x * CUBIC) * ROOT_2_OVER_PI))
     if OP == "log_sigmoid":
         result = tl.where(x < 0, x, 0.0) - log1p(tl.exp(-tl.abs(x)))
     if OP == "frac":
@@ -123,8 +123,8 @@ def gelu_slope(x):
 
 @triton.jit
 def gelu_tanh_slope(x):
-    bend = tanh(ROOT_2_OVER_PI * (x + CUBIC * x * x * x))
-    inner = ROOT_2_OVER_PI * (1 + 3 * CUBIC * x * x)
+    bend = tanh((x + x * x * x * CUBIC) * ROOT_2_OVER_PI)
+    inner = (1 + x * x * CUBIC * 3) * ROOT_2_OVER_PI
     return 0.5 * (1 + bend) + 0.5 * x * (1 - bend * bend) * inner
 
 
@@ -275,7 +275,7 @@ def more_operands(OP: tl.constexpr, a, b, c, d, e):
     if OP == "leaky_relu_backward":  # x, grad, slope
         result = tl.where(a > 0, b, b * c)
     if OP == "hardtanh_backward":  # grad, x, smallest, largest
-        result = tl.where((b <= c) | (b >= d), a * 0, a)
+        result = tl.where((b <= c) | (b >= d), 0, a)
     if OP == "nan_to_num":  # x, and what NaN, infinity and -infinity become
         result = tl.where(a != a, b, a)
         result = tl.where(a == float("inf"), c, result)
