@@ -175,6 +175,10 @@ def test_the_command(package: Path, built: Path, tmp_path: Path) -> None:
     assert "sample.add  sm_90  4" in listed and "bfloat16 needs sm_80" in listed
     done = command(package, "bundle", "build", "--arch", "sm_5", "--output", str(tmp_path / "b"))
     assert done.returncode == 1 and "[architecture] got 'sm_5'" in done.stderr
+    done = command(package, "bundle", "build", "--package", "ruda_sample", "--arch", "sm_77",
+                   "--output", str(tmp_path / "b"))  # fmt: skip
+    assert done.returncode == 1 and "sample.add for sm_77: [sample.add] triton" in done.stderr
+    assert not (tmp_path / "b").exists()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("kept")
     done = command(package, "bundle", "build", "--package", "ruda_sample",

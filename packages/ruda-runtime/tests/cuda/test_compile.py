@@ -93,6 +93,18 @@ def test_a_folder_that_cannot_be_written_warns_once(tmp_path: Path) -> None:
     assert done.stderr.count("CacheWarning: compiled kernels cannot be kept in") == 1
 
 
+def test_a_folder_in_the_place_of_an_entry_is_a_miss(tmp_path: Path) -> None:
+    assert output(tmp_path, COUNT) == "1 0 0"
+    (file,) = files(tmp_path)
+    file.unlink()
+    file.mkdir()
+    (file / "kept").write_text("")
+    done = run(tmp_path, COUNT)
+    assert (done.returncode, done.stdout) == (0, "1 0 0\n"), done.stderr
+    assert done.stderr.count("CacheWarning: compiled kernels cannot be kept in") == 1
+    assert (file / "kept").exists() and not list(tmp_path.rglob("*.tmp"))
+
+
 def test_processes_may_share_a_cache(tmp_path: Path) -> None:
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(lambda _: output(tmp_path, COUNT), range(3)))
@@ -141,6 +153,14 @@ def test_settings_that_do_not_fit_are_errors_before_the_launch(
     text = output(tmp_path, "x, y, out = e.tensors()\n"
                   "print(error_of(lambda: e.run(x, y, out, 1000)))", **values)  # fmt: skip
     assert words in text, text
+    assert not files(tmp_path)
+
+
+def test_an_architecture_that_the_compiler_does_not_know_is_named(tmp_path: Path) -> None:
+    code = "x, y, out = e.tensors()\nprint(error_of(lambda: e.run(x, y, out, 1000)))"
+    text = output(tmp_path, code, RUDA_DOUBLE_COMPUTE_CAPABILITY="14.0")
+    text = text[text.index("[example.scale_add] triton ") :]  # behind what Triton prints by itself
+    assert "does not compile example_kernels:scale_add for sm_140" in text, text
     assert not files(tmp_path)
 
 

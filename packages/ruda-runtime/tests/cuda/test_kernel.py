@@ -166,6 +166,37 @@ def test_a_kernel_that_fails_is_named(kernel_passes: Passes, mode: str) -> None:
     assert "cuda:0 (RUDA driver double" in text and "CUDA_ERROR_" in text, text
 
 
+WAITS = {
+    "stream": "rr.current_stream().synchronize()",
+    "device": "rr.synchronize()",
+    "read-back": "x.numpy()",
+    "event": "event.synchronize()",
+    "elapsed time": "(rr.synchronize(), start.elapsed_time(event))",
+}
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_an_error_of_queued_work_surfaces_at_the_next_wait(
+    kernel_passes: Passes, wait: str
+) -> None:
+    text = kernel_passes(
+        f"""
+        x, start, event = rr.empty(100), rr.Event(enable_timing=True), rr.Event(enable_timing=True)
+        side = rr.Stream()
+        start.record()
+        e.WRONG((2, 3), x, 10_000_000)  # submitting does not fail
+        event.record()
+        side.query(), rr.empty(10), side.synchronize()  # nor does anything that waits for nothing
+        print(error_of(lambda: {WAITS[wait]}, rr.RudaRuntimeError))
+        """,
+        RUDA_ASYNC="1",
+        RUDA_DOUBLE_DELAY_US="1000",
+    )
+    for words in ("cuda:0 (RUDA driver double", "[example.out_of_bounds] with grid (2, 3, 1)",
+                  "CUDA_ERROR_ILLEGAL_ADDRESS", "the GPU's context is lost"):  # fmt: skip
+        assert words in text, text
+
+
 def test_the_failing_kernel_is_named_and_not_only_the_last_one(kernel_passes: Passes) -> None:
     text = kernel_passes(
         """

@@ -84,6 +84,34 @@ def test_auto_never_takes_the_double(script: Script) -> None:
     assert done.stdout == "host:0\n" and "RUDA_TARGET=cuda only" in done.stderr
 
 
+def test_a_forked_child_is_told_why_it_cannot_use_the_gpu(script: Script) -> None:
+    code = """
+    x = rr.Tensor.from_numpy(np.arange(4, dtype=np.float32))
+    side, event, pinned = rr.Stream(), rr.Event(), rr.pinned_empty(4)
+    event.record()
+    child = os.fork()
+    if child == 0:
+        uses = [lambda: rr.empty(4), lambda: rr.Tensor.from_numpy(np.ones(3)), x.numpy, x.copy,
+                lambda: x.copy_from(np.zeros(4, np.float32)), lambda: x.copy_to(pinned),
+                rr.Stream, side.synchronize, rr.synchronize, event.record, event.synchronize,
+                lambda: side.wait_event(event), lambda: rr.pinned_empty(4),
+                lambda: rr.Graph.capture(side).__enter__()]
+        for use in uses:
+            text = error_of(use, rr.RudaRuntimeError)
+            assert "forked after its parent had started the cuda target" in text, text
+            assert "'spawn' or 'forkserver'" in text
+        assert event.query() and rr.memory_stats()["count"] >= 1
+        del x
+        print("child")
+        sys.exit(0)  # and ends as every process does
+    assert os.waitpid(child, 0)[1] == 0
+    print(x.numpy().tolist())
+    del event, pinned  # the double lists what is alive at exit
+    """
+    done = script(code)
+    assert (done.stdout, done.stderr) == ("child\n[0.0, 1.0, 2.0, 3.0]\n", "")
+
+
 def test_python_and_the_runtime_use_one_context_and_its_streams(passes: Callable[..., str]) -> None:
     pytest.importorskip("cuda.bindings")
     out = passes(
