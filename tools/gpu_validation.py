@@ -43,8 +43,9 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--output", type=Path, default=Path("gpu-validation.json"), metavar="FILE")
     parser.add_argument(
-        "--bundle", type=Path, default=machine.ROOT / "runs" / "bundle", metavar="FOLDER",
-        help="kernels compiled elsewhere (nox -s bundle); default: runs/bundle",
+        "--bundle", type=Path, default=machine.ROOT / "runs" / "bundle", metavar="PATH",
+        help="kernels compiled elsewhere (nox -s bundle), a folder or a tar file of it; default: "
+        "runs/bundle",
     )  # fmt: skip
     parser.add_argument(
         "--only", nargs="+", choices=list(PHASES), metavar="PHASE",

@@ -10,6 +10,7 @@ import platform
 import re
 import shutil
 import subprocess
+import tarfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,20 @@ def source_state() -> dict[str, Any]:
         "changed": None if changed is None else bool(changed.strip()),
         "sha256": digest.hexdigest(),
     }
+
+
+def unpacked(bundle: Path, folder: Path) -> Path:
+    """The folder of a bundle that may be a tar file: compressed it is a tenth of the size.
+
+    Raises:
+        OSError, tarfile.TarError: it cannot be unpacked.
+    """
+    if not bundle.is_file():
+        return bundle
+    shutil.rmtree(folder, ignore_errors=True)
+    with tarfile.open(bundle) as archive:
+        archive.extractall(folder, filter="data")
+    return next((path.parent for path in folder.rglob("manifest.json")), folder)
 
 
 def bundle_summary(path: Path) -> dict[str, Any]:

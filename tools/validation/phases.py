@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -56,8 +57,9 @@ def conformance(run: Run, phase: Phase, deadline: float) -> None:
 def bundle(run: Run, phase: Phase, deadline: float) -> None:
     """The groups that can, again, with the kernels of a bundle and no compiler."""
     try:
+        run.bundle = machine.unpacked(run.bundle, run.folder / "bundle-unpacked")
         run.record.bundle = machine.bundle_summary(run.bundle)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, tarfile.TarError) as error:
         run.case(
             "bundle", "manifest", "error",
             message=f"no bundle at {run.bundle}: {type(error).__name__}: {error}. Build one with "

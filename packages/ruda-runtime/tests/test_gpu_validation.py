@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,26 @@ def test_an_empty_selection_a_missing_bundle_and_no_time_are_failures(tmp_path: 
     assert code == 1 and result["totals"]["passed"] == 0
     done = subprocess.run(arguments(tmp_path, file, "--group", "other"), capture_output=True)
     assert done.returncode == 2 and b"wanted one of: sample" in done.stderr
+
+
+def test_a_packed_bundle_is_used_without_triton(tmp_path: Path) -> None:
+    names = ("abi", "source_revision", "packages", "architectures", "compiler", "image",
+             "ptx_version")  # fmt: skip
+    manifest = {**dict.fromkeys(names, "x"), "kernels": [], "left_out": []}
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "manifest.json").write_text(json.dumps(manifest))
+    packed = tmp_path / "made.tar.xz"
+    with tarfile.open(packed, "w:xz") as archive:
+        archive.add(tmp_path / "made", "made")
+    text = (
+        "import importlib.util, os\nfrom pathlib import Path\ndef test_environment():\n"
+        "    assert importlib.util.find_spec('triton') is None\n"
+        "    assert (Path(os.environ['RUDA_BUNDLE']) / 'manifest.json').exists()\n"
+    )
+    code, result = run(tmp_path, write_selection(tmp_path, text), "--only", "bundle",
+                       "--bundle", str(packed))  # fmt: skip
+    assert (code, result["verdict"]) == (3, "rehearsal"), result["cases"]
+    assert result["bundle"]["kernels"] == 0 and result["bundle"]["compiler"] == "x"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
