@@ -1,6 +1,6 @@
 // Matrix products on the cuda target that ops/matmul.cpp does not launch at once: wrong arguments
-// (ATen's own errors, by its shape rules on the meta device), empty operands, negative views, results
-// of other sizes; and the products of vectors.
+// (ATen's own errors, by its shape rules on the meta device), empty operands, negative views,
+// results of other sizes; and the products of vectors.
 
 #include "cuda/operators.h"
 #include "ops/host_call.h"
@@ -91,8 +91,8 @@ void check_affine(const char* operation, const Tensor& self, const Tensor& a, co
                      self.scalar_type(), ", ", a.scalar_type(), " and ", b.scalar_type(),
                      ", wanted one dtype");
   }
-  TORCH_CHECK_TYPE(!beta.isComplex() && !alpha.isComplex(), "[", operation, "] got a complex alpha or "
-                   "beta, wanted real ones for ", a.scalar_type());
+  TORCH_CHECK_TYPE(!beta.isComplex() && !alpha.isComplex(), "[", operation, "] got a complex alpha "
+                   "or beta, wanted real ones for ", a.scalar_type());
 }
 
 // beta * self, without a look at it where beta is 0.
@@ -192,8 +192,8 @@ void check_vectors(const char* operation, int64_t matrix, const Tensor& a, const
   TORCH_CHECK(a.dim() == matrix && vector.dim() == 1 && a.size(-1) == vector.size(0), "[",
               operation, "] size mismatch: got shapes ", a.sizes(), " and ", vector.sizes(),
               matrix == 2 ? ", wanted [M, K] and [K]" : ", wanted [K] and [K]");
-  TORCH_CHECK(a.scalar_type() == vector.scalar_type(), "[", operation, "] expected both operands to "
-              "have the same dtype, but got ", a.scalar_type(), " and ", vector.scalar_type());
+  TORCH_CHECK(a.scalar_type() == vector.scalar_type(), "[", operation, "] expected both operands "
+              "to have the same dtype, but got ", a.scalar_type(), " and ", vector.scalar_type());
 }
 
 Tensor mv(const Tensor& a, const Tensor& vector) {

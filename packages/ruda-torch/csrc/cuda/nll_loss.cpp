@@ -75,8 +75,8 @@ struct Problem {
       refuse_on_cuda(name, self);
     }
     const auto index = given_target.scalar_type();
-    TORCH_CHECK(index == at::kLong || index == at::kByte, "[", name, "] target: expected scalar type "
-                "Long or Byte but found ", index);
+    TORCH_CHECK(index == at::kLong || index == at::kByte, "[", name, "] target: expected scalar "
+                "type Long or Byte but found ", index);
     TORCH_CHECK(!given(given_weight) || given_weight->scalar_type() == type, "[", name,
                 "] weight: expected scalar type ", type, " but found ",
                 given(given_weight) ? given_weight->scalar_type() : type);
@@ -122,8 +122,8 @@ Two forward(const Problem& problem, int64_t reduction) {
   Tensor loss = at::empty({}, options);
   Tensor total = at::empty({}, options);
   launch(sum, 1, 1, pointer(problem.x), pointer(problem.target), pointer(problem.weight),
-         written(loss), written(total), written(wrong), ruda::integer(rows), classes, inner, ignored,
-         ruda::boolean(reduction == at::Reduction::Mean), ruda::integer(kBlock));
+         written(loss), written(total), written(wrong), ruda::integer(rows), classes, inner,
+         ignored, ruda::boolean(reduction == at::Reduction::Mean), ruda::integer(kBlock));
   problem.check_targets(wrong);
   return {std::move(loss), std::move(total)};
 }

@@ -27,11 +27,12 @@ void fill_integers(const at::Tensor& self, uint64_t extent, int64_t base,
                    const OptionalGenerator& generator);
 // 1 where the element's word is below the threshold, else 0.
 void fill_bernoulli(const at::Tensor& self, uint64_t threshold, const OptionalGenerator& generator);
-// The same with a floating probability for every element (of the same sizes, on ruda). Waits for the
-// device, to refuse numbers that are no probabilities.
+// The same with a floating probability for every element (of the same sizes, on ruda). Waits for
+// the device, to refuse numbers that are no probabilities.
 void fill_bernoulli_each(const at::Tensor& self, const at::Tensor& p,
                          const OptionalGenerator& generator);
-// input * scale and true where the element's word is below the threshold, input * 0 and false elsewhere.
+// input * scale and true where the element's word is below the threshold, input * 0 and false
+// elsewhere.
 std::tuple<at::Tensor, at::Tensor> dropout(const at::Tensor& input, uint64_t threshold,
                                            double scale);
 

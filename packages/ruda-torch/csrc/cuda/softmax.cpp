@@ -1,6 +1,6 @@
 // Softmax on the cuda target where ops/softmax.cpp does not launch at once: empty tensors, numbers
-// without an axis, and float32 results of 16-bit tensors; and the softmax of attention, whose rows of
-// -inf are 0.
+// without an axis, and float32 results of 16-bit tensors; and the softmax of attention, whose rows
+// of -inf are 0.
 
 #include "cuda/operators.h"
 

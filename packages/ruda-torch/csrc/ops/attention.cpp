@@ -1,7 +1,7 @@
 // Scaled dot product attention: ruda-dnn's kernels (float64 on the host target: ATen's CPU flash
 // kernel) behind the overrideable pair of operators. Grouped key and value heads are read in place,
-// without copies. What neither takes goes to ATen's math path, which decomposes into operators of the
-// list.
+// without copies. What neither takes goes to ATen's math path, which decomposes into operators of
+// the list.
 
 #include "host_call.h"
 #include "native_attention.h"
