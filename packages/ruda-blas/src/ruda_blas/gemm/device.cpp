@@ -3,7 +3,6 @@
 #include "device.hpp"
 
 #include <algorithm>
-#include <utility>
 
 #include <ruda/device.hpp>
 
@@ -11,6 +10,8 @@
 
 namespace ruda {
 namespace {
+
+using blas::gemm_problem;
 
 device_kernel gemm_kernel{"gemm.matmul"};
 device_kernel gemm_columns_kernel{"gemm.matmul_columns"};
@@ -49,26 +50,19 @@ int64_t choose_splits(int64_t tile_count, int64_t k) {
   return std::max<int64_t>(1, std::min({ceil_div(many, tile_count), k / 512, int64_t{16}}));
 }
 
-/* A matrix of one operand: address, dtype and the strides of its last two dimensions, 0 for one of a
- * single element: it does not matter, and 1 would be another machine code. */
+/* One operand. The stride along an axis of one element is 0: it does not matter, and 1 would be another
+ * machine code. */
 struct side {
-  char* data;
-  int32_t dtype;
-  int64_t item;
+  const blas::matrix& place;
   int64_t rows, cols;
 
-  side(const ruda_view& view, bool transposed)
-      : data(static_cast<char*>(view.data)), dtype(view.dtype), item(item_size(view.dtype)) {
-    rows = stride(view, view.ndim - 2);
-    cols = stride(view, view.ndim - 1);
-    if (transposed) std::swap(rows, cols);
-  }
+  side(const blas::matrix& operand, int64_t m, int64_t n)
+      : place(operand),
+        rows(m == 1 ? 0 : operand.row_stride),
+        cols(n == 1 ? 0 : operand.col_stride) {}
 
-  ruda_argument at(int64_t elements) const { return pointer(data + elements * item, dtype); }
-
- private:
-  static int64_t stride(const ruda_view& view, int32_t axis) {
-    return view.sizes[axis] == 1 ? 0 : view.strides[axis];
+  ruda_argument at(int64_t elements) const {
+    return pointer(place.data + elements * place.item, place.dtype);
   }
 };
 
@@ -85,11 +79,9 @@ struct batch_plan {
   int32_t count = 0;
   batch_dimension inner, outer;
 
-  batch_plan(const ruda_view& a, const ruda_view& b, const ruda_view& out) {
-    for (int32_t d = out.ndim - 3; d >= 0; --d) {  // counted from the last; the outermost first
-      batch_dimension next{out.sizes[out.ndim - 3 - d], stride(a, d), stride(b, d),
-                           out.strides[out.ndim - 3 - d]};
-      if (next.size == 1) continue;
+  explicit batch_plan(const gemm_problem& p) {
+    for (int32_t d = 0; d < p.batch_dims; ++d) {
+      batch_dimension next{p.sizes[d], p.a_strides[d], p.b_strides[d], p.c_strides[d]};
       if (count > 0) {
         const batch_dimension& before = merged[count - 1];
         if (next.a * next.size == before.a && next.b * next.size == before.b &&
@@ -123,39 +115,31 @@ struct batch_plan {
     }
     return sum;
   }
-
- private:
-  static int64_t stride(const ruda_view& view, int32_t d) {
-    const int32_t index = view.ndim - 3 - d;
-    return index < 0 || view.sizes[index] == 1 ? 0 : view.strides[index];
-  }
 };
 
 struct device_product {
-  int64_t m, n, k;
-  side a, b, out;
-  const ruda_view* bias;
-  int64_t bias_n;
-  batch_plan batch;
-  double alpha, beta;
+  const int64_t m, n, k;
+  const side a, b, out;
+  const ruda_view* const bias;
+  const int64_t bias_n;
+  const batch_plan batch;
+  const double alpha, beta;
 
-  device_product(const ruda_view& left, const ruda_view& right, const gemm_args& args,
-                 bool transposed)
-      : m(args.out->sizes[args.out->ndim - 2]),
-        n(args.out->sizes[args.out->ndim - 1]),
-        k(static_cast<float>(args.alpha) == 0.0f ? 0 : args.a->sizes[args.a->ndim - 1]),
-        a(left, transposed),
-        b(right, transposed),
-        out(*args.out, transposed),
+  device_product(const gemm_problem& p, const gemm_args& args)
+      : m(p.m),
+        n(p.n),
+        k(p.how.alpha == 0.0f ? 0 : p.k),
+        a(p.a, p.m, p.k),
+        b(p.b, p.k, p.n),
+        out(p.c, p.m, p.n),
         bias(args.bias),
         bias_n(bias == nullptr || n == 1 ? 1 : bias->strides[0]),
-        batch(left, right, *args.out),
+        batch(p),
         alpha(args.alpha),
-        beta(args.beta) {
-    if (transposed) std::swap(m, n);
-  }
+        beta(args.beta) {}
 
   bool has_bias() const { return bias != nullptr; }
+  bool half() const { return a.place.dtype == b.place.dtype && a.place.dtype != RUDA_FLOAT32; }
   int64_t batches() const { return batch.inner.size * batch.outer.size; }
 
   /* Where a launch writes. */
@@ -196,8 +180,7 @@ struct device_product {
   }
 
   int32_t run(const char* operation, ruda_error* error) const {
-    const tile& chosen =
-        choose_tile(m, n, batches(), a.dtype == b.dtype && a.dtype != RUDA_FLOAT32);
+    const tile& chosen = choose_tile(m, n, batches(), half());
     const int64_t tile_count = count_tiles(m, n, chosen) * batches();
     RUDA_TRY(check_sizes(tile_count, operation, error));
     const int64_t splits = choose_splits(tile_count, k);
@@ -227,14 +210,11 @@ int32_t gemm_product_cuda(const gemm_args& args, const char* operation, ruda_err
              "[%s] strategy: got 1 (library), wanted 0 (auto) or 2 (tiled) on the cuda target, which "
              "has kernels of its own and no library",
              operation);
-  if (element_count(*args.out) == 0) return RUDA_OK;
-  const int64_t m = args.out->sizes[args.out->ndim - 2], n = args.out->sizes[args.out->ndim - 1];
+  gemm_problem p = blas::problem_of(args);
+  if (p.batches == 0 || p.m == 0 || p.n == 0) return RUDA_OK;
   // A few columns: the transposed product has a few rows.
-  const bool transposed = n <= 16 && m > 16 && args.bias == nullptr;
-  const device_product product =
-      transposed ? device_product(*args.b, *args.a, args, true)
-                 : device_product(*args.a, *args.b, args, false);
-  return product.run(operation, error);
+  if (p.n <= 16 && p.m > 16 && args.bias == nullptr) blas::transpose(&p);
+  return device_product(p, args).run(operation, error);
 }
 
 }  // namespace ruda

@@ -94,25 +94,48 @@ def choose_splits(tiles: int, k: int) -> int:
     return max(1, min(ceil_div(_MANY, tiles), k // 512, 16))
 
 
-def _batches(sizes: Sequence[int], *strides: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
-    """Batch dimensions (size, strides of every operand), merged where memory allows it."""
-    merged: list[tuple[int, tuple[int, ...]]] = []
-    for size, *steps in zip(sizes, *strides):
-        if size == 1:
-            continue
-        if merged:
-            outer, before = merged[-1]
-            if all(step * size == larger for step, larger in zip(steps, before)):
-                merged[-1] = (outer * size, tuple(steps))
-                continue
-        merged.append((size, tuple(steps)))
-    return merged
+Batches = list[tuple[int, tuple[int, ...]]]
+"""Batch dimensions, the outermost first: size, strides of a, b and out."""
+
+
+def _batches(a: View, b: View, out: View) -> Batches:
+    batch = out.shape[:-2]
+    strides = (_broadcast_strides(a, batch), _broadcast_strides(b, batch), out.strides[:-2])
+    return [(size, steps) for size, steps in zip(batch, zip(*strides)) if size != 1]
 
 
 def _broadcast_strides(view: View, batch: Sequence[int]) -> list[int]:
     lead = len(batch) - (len(view.shape) - 2)
     own = zip(view.shape[:-2], view.strides[:-2])
     return [0] * lead + [0 if size == 1 else stride for size, stride in own]
+
+
+def _taller(a: View, out: View, batches: Batches) -> tuple[View, View]:
+    """Batches that share b and whose rows follow each other become rows of one product."""
+    while batches:
+        size, (a_step, b_step, out_step) = batches[-1]
+        m, a_m, out_m = out.shape[0], a.strides[0], out.strides[0]
+        if m == 1:
+            a_m, out_m = a_step, out_step
+        if b_step != 0 or (a_step, out_step) != (m * a_m, m * out_m):
+            break
+        batches.pop()
+        a = a._replace(shape=(size * m, a.shape[1]), strides=(a_m, a.strides[1]))
+        out = out._replace(shape=(size * m, out.shape[1]), strides=(out_m, out.strides[1]))
+    return a, out
+
+
+def _merged(batches: Batches) -> Batches:
+    """With fewer dimensions, where memory allows it."""
+    merged: Batches = []
+    for size, steps in batches:
+        if merged:
+            outer, before = merged[-1]
+            if all(step * size == larger for step, larger in zip(steps, before)):
+                merged[-1] = (outer * size, steps)
+                continue
+        merged.append((size, steps))
+    return merged
 
 
 def addmm(
@@ -129,14 +152,15 @@ def product(
     """out = alpha * a @ b + beta * out + bias; a tile or a number of splits may be given."""
     if out.size == 0:
         return []
-    m, n = out.shape[-2:]
+    batch = _batches(a, b, out)
+    a, b, out = _matrix(a), _matrix(b), _matrix(out)
+    a, out = _taller(a, out, batch)
+    m, n = out.shape
     if n <= 16 < m and bias is None:  # a few columns: the transposed product has a few rows
         a, b, out, m, n = _transposed(b), _transposed(a), _transposed(out), n, m
-    k = 0 if alpha == 0.0 else a.shape[-1]
-    batch = out.shape[:-2]
-    dimensions = _batches(
-        batch, _broadcast_strides(a, batch), _broadcast_strides(b, batch), out.strides[:-2]
-    )
+        batch = [(size, (b_step, a_step, step)) for size, (a_step, b_step, step) in batch]
+    k = 0 if alpha == 0.0 else a.shape[1]
+    dimensions = _merged(batch)
     none = (1, (0, 0, 0))
     inner = dimensions.pop() if dimensions else none
     outer = dimensions.pop() if dimensions else none
@@ -152,12 +176,12 @@ def product(
         "bias_n": 1 if bias is None or n == 1 else bias.strides[0],
     }
     epilogue: dict[str, Any] = {"alpha": alpha, "beta": beta, "has_bias": 0 if bias is None else 1}
-    definition = GEMM_COLUMNS if _stride(a, -2) == 1 else GEMM
+    definition = GEMM_COLUMNS if _stride(a, 0) == 1 else GEMM
     launches = []
     for a_at, b_at, out_at in _offsets(dimensions):
         target = out.offset(out_at)
         out_strides = {"out_outer": outer[1][2], "out_inner": inner[1][2],
-                       "out_m": _stride(out, -2), "out_n": _stride(out, -1)}  # fmt: skip
+                       "out_m": _stride(out, 0), "out_n": _stride(out, 1)}  # fmt: skip
         written, writes, how, split_stride = target, out_strides, epilogue, 0
         if splits > 1:
             split_stride = ceil_div(batches * m * n, 16) * 16
@@ -167,8 +191,8 @@ def product(
         launches.append(
             definition((tiles, splits), a=a.offset(a_at), b=b.offset(b_at),
                  bias=bias if bias is not None and splits == 1 else written, out=written, K=k,
-                 a_outer=outer[1][0], a_inner=inner[1][0], a_m=_stride(a, -2), a_k=_stride(a, -1),
-                 b_outer=outer[1][1], b_inner=inner[1][1], b_k=_stride(b, -2), b_n=_stride(b, -1),
+                 a_outer=outer[1][0], a_inner=inner[1][0], a_m=_stride(a, 0), a_k=_stride(a, 1),
+                 b_outer=outer[1][1], b_inner=inner[1][1], b_k=_stride(b, 0), b_n=_stride(b, 1),
                  out_split=split_stride, BM=tile.m, BN=tile.n, BK=tile.k, GROUP=GROUP,
                  PRECISION=precision, num_warps=tile.num_warps, num_stages=tile.num_stages,
                  **common, **writes, **how)
@@ -188,14 +212,16 @@ def _stride(view: View, axis: int) -> int:
     return 0 if view.shape[axis] == 1 else view.strides[axis]
 
 
+def _matrix(view: View) -> View:
+    """The first one of a batch."""
+    return view._replace(shape=view.shape[-2:], strides=view.strides[-2:])
+
+
 def _transposed(view: View) -> View:
-    shape, strides = view.shape, view.strides
-    return view._replace(
-        shape=(*shape[:-2], shape[-1], shape[-2]), strides=(*strides[:-2], strides[-1], strides[-2])
-    )
+    return view._replace(shape=view.shape[::-1], strides=view.strides[::-1])
 
 
-def _offsets(dimensions: Sequence[tuple[int, tuple[int, ...]]]) -> Iterator[tuple[int, int, int]]:
+def _offsets(dimensions: Batches) -> Iterator[tuple[int, int, int]]:
     """Element offsets of a, b and out over the batch dimensions that a launch does not have."""
     for index in itertools.product(*(range(size) for size, _ in dimensions)):
         sums = [0, 0, 0]
