@@ -208,18 +208,6 @@ def test_positions(interpreter, dtype: str) -> None:
     np.testing.assert_array_equal(places, np.argwhere(values))
 
 
-def test_sequences(interpreter) -> None:
-    view = interpreter.view
-    for dtype, first, step in (("int64", -5, 3), ("float32", 0.5, 0.1), ("int64", 2**60, 1)):
-        out = interpreter.empty((1100,), dtype)
-        interpreter.run(launch.arange(view(out), first, step))
-        np.testing.assert_array_equal(out, (first + np.arange(1100) * step).astype(dtype))
-    out = interpreter.empty((1001,), "float32")
-    interpreter.run(launch.linspace(view(out), -1.0, 2.0))
-    np.testing.assert_allclose(out, np.linspace(-1, 2, 1001), rtol=1e-6)
-    assert (out[0], out[-1]) == (-1, 2)
-
-
 @pytest.mark.parametrize("diagonal", [-2, 0, 1])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool"])
 def test_triangle(interpreter, diagonal: int, dtype: str) -> None:

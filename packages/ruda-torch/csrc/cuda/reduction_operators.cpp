@@ -30,6 +30,7 @@
 #include <cmath>
 #include <limits>
 #include <tuple>
+#include <vector>
 
 namespace ruda_torch::cuda {
 
@@ -222,6 +223,15 @@ Tensor norm_dims_dtype(const Tensor& self, const OptionalScalar& p, at::IntArray
   return at::linalg_vector_norm(self, p.value_or(2), dims, keep, type);
 }
 
+std::vector<Tensor> norms(at::TensorList tensors, const Scalar& order, OptionalType type) {
+  std::vector<Tensor> results;
+  results.reserve(tensors.size());
+  for (const Tensor& tensor : tensors) {
+    results.push_back(at::linalg_vector_norm(tensor, order, std::nullopt, false, type));
+  }
+  return results;
+}
+
 Tensor cumsum(const Tensor& self, int64_t dim, OptionalType type) {
   return make<native::structured_cumsum_out>(self, dim, type);
 }
@@ -310,6 +320,7 @@ RUDA_CUDA_OPERATORS(library) {
   library.impl("aten::norm.ScalarOpt_dtype", TORCH_FN(norm_dtype));
   library.impl("aten::norm.ScalarOpt_dim", TORCH_FN(norm_dims));
   library.impl("aten::norm.ScalarOpt_dim_dtype", TORCH_FN(norm_dims_dtype));
+  library.impl("aten::_foreach_norm.Scalar", TORCH_FN(norms));
   library.impl("aten::cumsum", TORCH_FN(cumsum));
   library.impl("aten::cumsum.out", TORCH_FN(cumsum_out));
   library.impl("aten::cumsum_", TORCH_FN(cumsum_in_place));

@@ -66,7 +66,7 @@ bool cat_fits(const at::ITensorListRef& tensors) {
 }
 
 Tensor cat(const at::ITensorListRef& tensors, int64_t dim) {
-  if (!cat_fits(tensors)) {
+  if (on_cuda() || !cat_fits(tensors)) {
     return boxed<kCat, false>().call<Tensor, const at::ITensorListRef&, int64_t>(tensors, dim);
   }
   begin();

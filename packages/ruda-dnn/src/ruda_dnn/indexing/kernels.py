@@ -288,29 +288,6 @@ def coordinate(places, out, count, step, size, divisor, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def sequence(
-    out,
-    count,
-    first,
-    step,
-    last,
-    half,  # from here on counted back from `last`
-    whole_first,
-    whole_step,
-    WHOLE: tl.constexpr,  # in integers
-    BLOCK: tl.constexpr,
-):
-    element = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    if WHOLE:
-        value = whole_first + element * whole_step
-    else:
-        forth = first + element.to(tl.float64) * step
-        back = last - (count - 1 - element).to(tl.float64) * step
-        value = tl.where(element < half, forth, back)
-    tl.store(out + element, value.to(out.dtype.element_ty), mask=element < count)
-
-
-@triton.jit
 def triangle(
     source,  # [matrices, rows, columns]
     out,

@@ -5,8 +5,6 @@ What is only moved is moved as bits: kernels see an integer or half of the same 
 
 from __future__ import annotations
 
-import math
-
 from ruda_runtime.launch import (
     Allocate,
     Definition,
@@ -90,12 +88,6 @@ COORDINATE = Definition(
     f"{_KERNELS}:coordinate",
     {"places": "*i64", "out": "*i64", "count": "i64", "step": "i64", "size": "i64",
      "divisor": "i64", **_BLOCK},
-)  # fmt: skip
-SEQUENCE = Definition(
-    "indexing.sequence",
-    f"{_KERNELS}:sequence",
-    {"out": "*", "count": "i64", "first": "fp64", "step": "fp64", "last": "fp64", "half": "i64",
-     "whole_first": "i64", "whole_step": "i64", "WHOLE": "constexpr", **_BLOCK},
 )  # fmt: skip
 TRIANGLE = Definition(
     "indexing.triangle",
@@ -254,22 +246,6 @@ def coordinate(places: View, out: View, step: int, size: int, divisor: int) -> l
                        step=step, size=size, divisor=divisor, BLOCK=BLOCK)]  # fmt: skip
 
 
-def arange(out: View, first: float, step: float) -> list[Launch]:
-    """first + i * step, in integers where all are, in float64 otherwise."""
-    whole = isinstance(first, int) and isinstance(step, int) and "int" in out.dtype
-    return [SEQUENCE((ceil_div(out.size, BLOCK),), out=out, count=out.size, first=float(first),
-                     step=float(step), last=0.0, half=out.size, whole_first=int(first),
-                     whole_step=int(step), WHOLE=whole, BLOCK=BLOCK)]  # fmt: skip
-
-
-def linspace(out: View, first: float, last: float) -> list[Launch]:
-    """Evenly from first to last; the second half is counted from the end."""
-    step = (last - first) / (out.size - 1) if out.size > 1 else 0.0
-    return [SEQUENCE((ceil_div(out.size, BLOCK),), out=out, count=out.size, first=first, step=step,
-                     last=last, half=max(out.size // 2, 1), whole_first=0, whole_step=0,
-                     WHOLE=False, BLOCK=BLOCK)]  # fmt: skip
-
-
 def triangle(source: View, out: View, diagonal: int, upper: bool) -> list[Launch]:
     """Zeros on the other side of a diagonal."""
     rows, columns = source.shape[-2:]
@@ -326,17 +302,10 @@ def bundle() -> list[Specialisation]:
     for dtype in ("bool", "int64"):
         launches += count_blocks(some(dtype), longs) + positions(some(dtype), longs, longs)
     launches += coordinate(longs, longs, 1, 64, 1)
-    launches += arange(longs, 0, 1)
     for dtype in ("float32", "float16", "bfloat16"):
-        launches += arange(some(dtype), 0.0, 1.0)
         launches += [*sort(some(dtype, 4, 64), some(dtype), longs, 50, True),
                      *sort(some(dtype, 4, 64), some(dtype), longs, 64, False)]  # fmt: skip
     for dtype in ("float32", "float16", "uint8"):
         for upper in (True, False):
             launches += triangle(some(dtype, 8, 8), some(dtype, 8, 8), 1, upper)
     return specialisations(launches)
-
-
-def rows_of(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
-    """[outer, size, inner] around an axis."""
-    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
