@@ -238,5 +238,5 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Measure against the peers and append to bench/ledger.csv. Run it on an idle machine."""
-    install_all(session, "peft>=0.17", "bitsandbytes>=0.49", "psutil")
+    install_all(session, "peft>=0.17", "bitsandbytes>=0.49", "psutil", "triton>=3.6,<4")
     session.run("python", "bench/run.py", *session.posargs)

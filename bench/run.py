@@ -3,6 +3,7 @@
 python bench/run.py             # everything
 python bench/run.py operators   # kernels, one process a script
 python bench/run.py steps       # whole training steps and memory, one process a tool
+python bench/run.py runtime     # fixed costs of ruda-runtime, launches on the driver double
 python bench/run.py start       # from process start to the first step, one process a run
 """
 
@@ -61,6 +62,18 @@ TRIMMING = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "13107
 def operators() -> None:
     for script, *options in OPERATORS:
         subprocess.run([sys.executable, str(PACKAGES / script), *options], check=True)
+
+
+def runtime() -> None:
+    """Where there is no peer, the row's limit is the budget that tests hold it to."""
+    packages = ledger.versions("numpy", "triton", "ruda-runtime")
+    for script in ("overhead.py", "device.py"):
+        command = [sys.executable, str(PACKAGES / "ruda-runtime" / "bench" / script), "--json"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            raise SystemExit(f"{script}: the measurement failed")
+        for row in json.loads(done.stdout.splitlines()[-1]):
+            ledger.append(packages=packages, **row)
 
 
 def one_process(tool: str, case: Case, environment: dict[str, str] | None = None) -> list[Found]:
@@ -173,7 +186,7 @@ def start() -> None:
                 ledger.append(*row, seconds, 0.0, "s", "", packages)
 
 
-PARTS = {"operators": operators, "steps": steps, "start": start}
+PARTS = {"runtime": runtime, "operators": operators, "steps": steps, "start": start}
 
 
 def main() -> None:

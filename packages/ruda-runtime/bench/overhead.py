@@ -72,12 +72,14 @@ def paired(
 
 
 def ledger_row(
-    operation: str, shape: str, name: str, result: tuple[float, float, float]
+    operation: str, shape: str, name: str, result: tuple[float, float, float], budget: float = 0.0
 ) -> dict[str, object]:
-    """One row: `result` is ours, the peer's and the ratio."""
+    """One row: `result` is ours, the peer's and the ratio; the budget is in microseconds."""
     ours, peer, ratio = result
     return {"operation": operation, "shape": shape, "dtype": "", "ours": ours, "peer": peer,
-            "unit": "us", "peer_name": name, "ratio": ratio}  # fmt: skip
+            "unit": "us", "peer_name": name, "ratio": ratio,
+            "limit": f"budget {budget:g} us" if budget else "",
+            "share": ours / budget if budget else 0.0}  # fmt: skip
 
 
 def measure_queued() -> list[dict[str, object]]:
@@ -124,8 +126,11 @@ def measure() -> list[dict[str, object]]:
     count = ctypes.c_int64
     rows: list[dict[str, object]] = []
 
-    def row(operation: str, shape: str, name: str, result: tuple[float, float, float]) -> None:
-        rows.append(ledger_row(operation, shape, name, result))
+    def row(
+        operation: str, shape: str, name: str, result: tuple[float, float, float],
+        budget: float = 0.0,
+    ) -> None:  # fmt: skip
+        rows.append(ledger_row(operation, shape, name, result, budget))
 
     with tempfile.TemporaryDirectory() as folder:
         library = build(Path(folder))
@@ -144,7 +149,7 @@ def measure() -> list[dict[str, object]]:
         ))  # fmt: skip
         row("runtime.graph replay", "a node, empty kernel", "", paired(
             replayed(library, 100_000), None,
-        ))  # fmt: skip
+        ), budget=0.3)  # fmt: skip
         parts = 2 * ruda_runtime.get_num_threads()
         row("runtime.parallel_for", f"{parts} empty parts", "openmp", paired(
             lambda: library.bench_parallel_for(count(2_000), count(parts)),

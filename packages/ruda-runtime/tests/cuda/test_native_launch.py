@@ -2,51 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-import ruda_runtime as rr
+from .launches import build
 
 SCRIPT = """
-import ctypes
-from ruda_runtime import _native
-class Error(ctypes.Structure):
-    _fields_ = (("code", ctypes.c_int32), ("message", ctypes.c_char * 1020))
-library = ctypes.CDLL(os.environ["LAUNCH_TIME"])
-library.time_launches.restype = ctypes.c_double
-library.time_launches.argtypes = (ctypes.c_void_p,) * 4 + (ctypes.c_int64,) * 2 + (
-    ctypes.POINTER(Error),)
-pointer = ctypes.pythonapi.PyCapsule_GetPointer
-pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-table = pointer(_native.api, b"ruda_runtime._native.api")
-def launches(x, y, out, count, repeats):
-    error = Error()
-    spent = library.time_launches(table, x._view_address(), y._view_address(),
-                                  out._view_address(), count, repeats, ctypes.byref(error))
-    if spent < 0:
-        raise rr.RudaRuntimeError(error.message.decode())
-    return spent * 1e6
+from launches import Launcher
+launches = Launcher(os.environ["LAUNCH_TIME"])
 """
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> str:
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
-        pytest.fail("the tests of the C++ headers need a C++ compiler: install one, or set CXX")
-    target = tmp_path_factory.mktemp("launch") / "launch_time.so"
-    source = Path(__file__).with_name("launch_time.cpp")
-    subprocess.run(
-        [compiler, "-std=c++20", "-O2", "-Wall", "-Werror", "-fPIC", "-shared",
-         "-I", rr.get_include(), str(source), "-o", str(target)],
-        check=True,
-    )  # fmt: skip
-    return str(target)
+    return str(build(tmp_path_factory.mktemp("launch")))
 
 
 def test_a_launch_from_cpp(kernel_passes: Callable[..., str], library: str) -> None:
@@ -87,7 +58,7 @@ def test_a_warm_launch_from_cpp_takes_two_microseconds(
     spent = kernel_passes(
         SCRIPT
         + "x, y, out = e.tensors(1024)\nlaunches(x, y, out, 1024, 1)\n"
-        + "print(min(launches(x, y, out, 1024, 5000) for _ in range(15)))",
+        + "print(min(launches(x, y, out, 1024, 5000) for _ in range(15)) * 1e6)",
         LAUNCH_TIME=library,
         RUDA_ASYNC="1",
         RUDA_DOUBLE_RECORD_ONLY="1",
