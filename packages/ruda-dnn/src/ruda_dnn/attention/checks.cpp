@@ -53,20 +53,6 @@ int32_t read_ends(const ruda_view* ends, int64_t total, const char* operation, c
   return RUDA_OK;
 }
 
-int32_t check_packed(attention_arguments& args, const char* operation, ruda_error* error) {
-  const ruda_view *q = args.cu_q, *k = args.cu_k;
-  const int64_t q_total = args.q->sizes[0], k_total = args.k->sizes[0];
-  RUDA_TRY(check_ends(q, operation, "cu_seqlens_q", error));
-  RUDA_TRY(check_ends(k, operation, "cu_seqlens_k", error));
-  RUDA_TRY(check_same_shape(k, q, operation, "cu_seqlens_k", "cu_seqlens_q", error));
-  RUDA_TRY(read_ends(q, q_total, operation, "cu_seqlens_q", args.q_ends, error));
-  if (q->data == k->data && q_total == k_total) {
-    args.k_ends = args.q_ends;
-    return RUDA_OK;
-  }
-  return read_ends(k, k_total, operation, "cu_seqlens_k", args.k_ends, error);
-}
-
 int32_t check_mask(const attention_arguments& args, const char* operation, ruda_error* error) {
   const ruda_view* mask = args.mask;
   RUDA_TRY(check_target(mask, operation, "mask", error));
@@ -115,7 +101,7 @@ int32_t check_attention_gradient(const ruda_view* view, const ruda_view* model, 
   return check_dtype(view, {dtype}, operation, name, error);
 }
 
-int32_t check_attention_inputs(attention_arguments& args, const char* operation,
+int32_t check_attention_inputs(const attention_arguments& args, const char* operation,
                                ruda_error* error) {
   RUDA_CHECK((args.cu_q == nullptr) == (args.cu_k == nullptr), error, RUDA_ERROR_VALUE,
              "[%s] got one of cu_seqlens_q and cu_seqlens_k, wanted both or neither", operation);
@@ -141,7 +127,12 @@ int32_t check_attention_inputs(attention_arguments& args, const char* operation,
   RUDA_CHECK(same, error, RUDA_ERROR_VALUE,
              "[%s] v: got shape %s, wanted k's shape %s up to the width (at least 1)", operation,
              shape_text(*args.v).c_str(), shape_text(*args.k).c_str());
-  if (args.packed()) RUDA_TRY(check_packed(args, operation, error));
+  if (args.packed()) {
+    RUDA_TRY(check_ends(args.cu_q, operation, "cu_seqlens_q", error));
+    RUDA_TRY(check_ends(args.cu_k, operation, "cu_seqlens_k", error));
+    RUDA_TRY(check_same_shape(args.cu_k, args.cu_q, operation, "cu_seqlens_k", "cu_seqlens_q",
+                              error));
+  }
   if (args.mask != nullptr) RUDA_TRY(check_mask(args, operation, error));
   if (args.lse != nullptr) RUDA_TRY(check_lse(args, operation, error));
   RUDA_CHECK(std::isfinite(static_cast<float>(args.scale)), error, RUDA_ERROR_VALUE,
@@ -157,6 +148,17 @@ int32_t check_attention_result(const ruda_view* view, const attention_arguments&
   const int64_t *q = args.q->sizes, width = args.v->sizes[rank - 1];
   if (rank == 3) return check_shape(view, {q[0], q[1], width}, operation, name, error);
   return check_shape(view, {q[0], q[1], q[2], width}, operation, name, error);
+}
+
+int32_t read_sequence_ends(attention_arguments& args, const char* operation, ruda_error* error) {
+  if (!args.packed()) return RUDA_OK;
+  const int64_t q_total = args.q->sizes[0], k_total = args.k->sizes[0];
+  RUDA_TRY(read_ends(args.cu_q, q_total, operation, "cu_seqlens_q", args.q_ends, error));
+  if (args.cu_q->data == args.cu_k->data && q_total == k_total) {
+    args.k_ends = args.q_ends;
+    return RUDA_OK;
+  }
+  return read_ends(args.cu_k, k_total, operation, "cu_seqlens_k", args.k_ends, error);
 }
 
 attention_lengths longest_lengths(const attention_arguments& args) {

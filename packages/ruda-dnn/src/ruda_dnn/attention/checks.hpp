@@ -17,7 +17,7 @@ struct attention_arguments {
   double scale;
   int64_t left, right;
   bool bottom_right;
-  std::vector<int32_t> q_ends, k_ends;  // the values of cu_q and cu_k
+  std::vector<int32_t> q_ends, k_ends;  // the values of cu_q and cu_k, once they are read
 
   explicit attention_arguments(const attention_forward_args& args)
       : q(args.q), k(args.k), v(args.v), mask(args.mask), cu_q(args.cu_seqlens_q),
@@ -34,8 +34,8 @@ struct attention_arguments {
   int32_t rank() const { return packed() ? 3 : 4; }
 };
 
-/* Of inputs, lse and the mask; fills q_ends and k_ends. */
-int32_t check_attention_inputs(attention_arguments& args, const char* operation,
+/* Of inputs, lse and the mask. */
+int32_t check_attention_inputs(const attention_arguments& args, const char* operation,
                                ruda_error* error);
 
 /* A tensor of q's leading sizes and heads, and of v's width. */
@@ -47,7 +47,9 @@ int32_t check_attention_gradient(const ruda_view* view, const ruda_view* model, 
                                  const char* operation, const char* name, const char* model_name,
                                  ruda_error* error);
 
-/* Of checked arguments. */
+/* Fills q_ends and k_ends of checked arguments, and checks them. */
+int32_t read_sequence_ends(attention_arguments& args, const char* operation, ruda_error* error);
+
 attention_lengths longest_lengths(const attention_arguments& args);
 
 }  // namespace ruda

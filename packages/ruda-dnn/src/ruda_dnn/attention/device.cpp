@@ -210,7 +210,6 @@ int32_t attention_forward_cuda(const attention_forward_args& args, const attenti
   scratch<float> partial_memory, stats_memory;
   ruda_argument partial = nothing(), stats = nothing();
   if (splits > 1) {
-    RUDA_TRY(check_device_limit(p.all_rows, operation, "queries times heads", error));
     partial_memory = scratch<float>(splits * p.all_rows * p.value_width);
     stats_memory = scratch<float>(splits * p.all_rows * 2);
     partial = pointer(partial_memory.get(), RUDA_FLOAT32);

@@ -195,6 +195,7 @@ int32_t forward(const void* raw, ruda_error* error) {
     attention_arguments args(given);
     RUDA_TRY(check_attention_inputs(args, operation, error));
     RUDA_TRY(check_attention_result(args.out, args, operation, "out", error));
+    RUDA_TRY(read_sequence_ends(args, operation, error));
     if (on_device(*args.q)) return attention_forward_cuda(given, longest_lengths(args), error);
     plan work(args);
     if (work.problem.queries == 0 || work.problem.heads == 0) return RUDA_OK;
@@ -226,6 +227,7 @@ int32_t backward(const void* raw, ruda_error* error) {
     if (args.dv != nullptr) {
       RUDA_TRY(check_attention_gradient(args.dv, args.v, dtype, operation, "dv", "v", error));
     }
+    RUDA_TRY(read_sequence_ends(args, operation, error));
     if (args.dq == nullptr && args.dk == nullptr && args.dv == nullptr) return RUDA_OK;
     if (on_device(*args.q)) return attention_backward_cuda(given, longest_lengths(args), error);
     plan work(args);

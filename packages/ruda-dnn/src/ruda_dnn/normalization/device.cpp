@@ -2,6 +2,7 @@
 #include "device.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "checks.hpp"
 #include "device_entries.hpp"
@@ -44,7 +45,8 @@ struct row_blocks {
 
 int32_t check_size(int64_t rows, int64_t width, const char* operation, ruda_error* error) {
   RUDA_TRY(check_device_limit(rows, operation, "rows", error));
-  return check_device_limit(width, operation, "the last axis", error);
+  constexpr int64_t most = std::numeric_limits<int32_t>::max() - 8192;  // a block may follow
+  return check_device_limit(width, operation, "the last axis", error, most);
 }
 
 /* A statistic's memory: the caller's, or scratch. */

@@ -1,6 +1,8 @@
 /* The softmax kernels on the cuda target; the choices are those of launch.py. */
 #include "device.hpp"
 
+#include <limits>
+
 #include "device_entries.hpp"
 #include "split.hpp"
 
@@ -14,6 +16,7 @@ device_kernel columns_backward{"softmax.columns_backward"};
 
 constexpr int64_t steps = 16;
 constexpr int64_t lanes = 64;
+constexpr int64_t largest_axis = std::numeric_limits<int32_t>::max() - 8192;  // a block may follow
 
 struct row_blocks {
   int64_t block = 4096;
@@ -41,7 +44,7 @@ int32_t run(device_kernel& rows, device_kernel& columns, const ruda_view& model,
             bool logarithm, const char* operation, ruda_error* error, const Views*... views) {
   const softmax_split sizes(model, axis);
   if (sizes.outer * sizes.count * sizes.inner == 0) return RUDA_OK;
-  RUDA_TRY(check_device_limit(sizes.count, operation, "the axis", error));
+  RUDA_TRY(check_device_limit(sizes.count, operation, "the axis", error, largest_axis));
   if (sizes.inner == 1) {
     RUDA_TRY(check_device_limit(sizes.outer, operation, "rows", error));
     const row_blocks chosen(sizes.count);
@@ -49,7 +52,8 @@ int32_t run(device_kernel& rows, device_kernel& columns, const ruda_view& model,
                        integer(sizes.count), boolean(logarithm), integer(chosen.block),
                        boolean(chosen.one_pass));
   }
-  RUDA_TRY(check_device_limit(sizes.inner, operation, "elements behind the axis", error));
+  RUDA_TRY(check_device_limit(sizes.inner, operation, "elements behind the axis", error,
+                              largest_axis));
   RUDA_CHECK(sizes.outer <= largest_grid_y, error, RUDA_ERROR_UNSUPPORTED,
              "[%s] axis: got %lld of shape %s, wanted at most %lld slices before it on the cuda "
              "target; move the axis to the end",
