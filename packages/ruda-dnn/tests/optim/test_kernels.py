@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from ruda_dnn.optim import launch, reference
 from ruda_runtime import conformance
 from ruda_runtime.conformance import rounded
+from ruda_runtime.launch import View, contiguous_view, specialisations
 
 from ..kernels_support import DTYPES, check, compile_tests, interpreter_fixture
 from .cases import CASES, Case
@@ -142,3 +145,24 @@ def test_no_tensors(interpreter) -> None:
                              uploader(interpreter), interpreter.scratch)
     )  # fmt: skip
     assert (norm[0], finite[0]) == (0.0, 1)
+
+
+def test_the_bundle_has_gradients_of_several_dtypes() -> None:
+    """Of one launch each; where their chunks' results begin depends on those before."""
+
+    def scratch(shape: tuple[int, ...], dtype: str) -> View:
+        return contiguous_view(0, dtype, shape)
+
+    def upload(table: Sequence[int]) -> View:
+        return scratch((len(table),), "int64")
+
+    kept = set(map(repr, launch.bundle()))  # 1 is not True
+    one, norm = scratch((1,), "int32"), scratch((1,), "float64")
+    for order in itertools.permutations(DTYPES):
+        for pointers in itertools.product((0, 8), repeat=3):
+            gradients = [contiguous_view(pointer, dtype, (40_000,))
+                         for pointer, dtype in zip(pointers, order)]  # fmt: skip
+            launches = launch.gradient_norm(gradients, 1.0, norm, one, upload, scratch)
+            for scale in (1.0, 0.5):
+                launches += launch.unscale(gradients, scale, one, upload, scratch)
+            assert {repr(each) for each in specialisations(launches)} <= kept

@@ -147,7 +147,9 @@ def gradient_norm(
 
 
 def bundle() -> list[Specialisation]:
-    """What a bundle must contain: every pair of dtypes, with masters for 16-bit parameters."""
+    """What a bundle must contain: every pair of dtypes, with masters for 16-bit parameters and
+    without or with one for float32; gradients of one dtype, and behind those of another, where the
+    results of their chunks begin at any address."""
 
     def upload(table: Sequence[int]) -> View:
         return contiguous_view(0, "int64", (len(table),))
@@ -171,11 +173,14 @@ def bundle() -> list[Specialisation]:
             p = contiguous_view(pointer, dtype, (64,))
             state = contiguous_view(pointer, "float32", (64,))
             for gradient in dict.fromkeys((p, state)):
-                master = None if dtype == "float32" else state
-                launches += adamw_step(
-                    [p], [gradient], [master], [state], [state], upload=upload, **options
-                )
-            launches += gradient_norm([p], 1.0, scratch((1,), "float64"), one, upload, scratch)
-            for scale in (1.0, 0.5):
-                launches += unscale([p], scale, one, upload, scratch)
+                for master in (None, state) if dtype == "float32" else (state,):
+                    launches += adamw_step(
+                        [p], [gradient], [master], [state], [state], upload=upload, **options
+                    )
+            before = contiguous_view(0, "float16" if dtype == "float32" else "float32", (64,))
+            for gradients in ([p], [before, p]):
+                norm = scratch((1,), "float64")
+                launches += gradient_norm(gradients, 1.0, norm, one, upload, scratch)
+                for scale in (1.0, 0.5):
+                    launches += unscale(gradients, scale, one, upload, scratch)
     return specialisations(launches)
