@@ -8,11 +8,16 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/addmm_meta_dispatch.h>
 #include <ATen/ops/addmv.h>
+#include <ATen/ops/addmv_meta_dispatch.h>
 #include <ATen/ops/baddbmm.h>
+#include <ATen/ops/baddbmm_meta_dispatch.h>
 #include <ATen/ops/bmm.h>
+#include <ATen/ops/bmm_meta_dispatch.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/mm_meta_dispatch.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/mv.h>
 #include <ATen/ops/zeros.h>
@@ -47,9 +52,10 @@ void write(Tensor& out, const Tensor& shape, const Tensor& result) {
 using Product = Tensor (*)(const Tensor&, const Tensor&);
 using ProductInto = Tensor& (*)(Tensor&, const Tensor&, const Tensor&);
 
-Tensor product(const char* operation, Product multiply, const Tensor& a, const Tensor& b) {
+Tensor product(const char* operation, Product meta, Product multiply, const Tensor& a,
+               const Tensor& b) {
   require_ruda(operation, {{"self", a}, {"mat2", b}});
-  const Tensor shape = multiply(outline(a), outline(b));
+  const Tensor shape = meta(outline(a), outline(b));
   check_dtype(operation, a);
   if (a.is_neg() || b.is_neg()) return multiply(a.resolve_neg(), b.resolve_neg());
   TORCH_CHECK_TYPE(a.scalar_type() == b.scalar_type(), "[", operation, "] mat2: got ",
@@ -57,23 +63,27 @@ Tensor product(const char* operation, Product multiply, const Tensor& a, const T
   return at::zeros(shape.sizes(), a.options());  // one of the sizes is 0
 }
 
-Tensor& product_into(const char* operation, Product multiply, ProductInto multiply_into,
-                     const Tensor& a, const Tensor& b, Tensor& out) {
+Tensor& product_into(const char* operation, ProductInto meta, Product multiply, const Tensor& a,
+                     const Tensor& b, Tensor& out) {
   require_ruda(operation, {{"self", a}, {"mat2", b}, {"out", out}});
   Tensor shape = outline(out);
-  multiply_into(shape, outline(a), outline(b));
+  meta(shape, outline(a), outline(b));
   check_dtype(operation, a);
   write(out, shape, multiply(a, b));
   return out;
 }
 
-Tensor mm(const Tensor& a, const Tensor& b) { return product("aten::mm", &at::mm, a, b); }
-Tensor& mm_out(const Tensor& a, const Tensor& b, Tensor& out) {
-  return product_into("aten::mm.out", &at::mm, &at::mm_out, a, b, out);
+Tensor mm(const Tensor& a, const Tensor& b) {
+  return product("aten::mm", &at::meta::mm, &at::mm, a, b);
 }
-Tensor bmm(const Tensor& a, const Tensor& b) { return product("aten::bmm", &at::bmm, a, b); }
+Tensor& mm_out(const Tensor& a, const Tensor& b, Tensor& out) {
+  return product_into("aten::mm.out", &at::meta::mm_out, &at::mm, a, b, out);
+}
+Tensor bmm(const Tensor& a, const Tensor& b) {
+  return product("aten::bmm", &at::meta::bmm, &at::bmm, a, b);
+}
 Tensor& bmm_out(const Tensor& a, const Tensor& b, Tensor& out) {
-  return product_into("aten::bmm.out", &at::bmm, &at::bmm_out, a, b, out);
+  return product_into("aten::bmm.out", &at::meta::bmm_out, &at::bmm, a, b, out);
 }
 
 // ---- addmm, baddbmm, addmv ----------------------------------------------------------------------
@@ -101,10 +111,10 @@ Tensor scaled(const Tensor& self, const Scalar& beta, at::IntArrayRef sizes) {
   return at::mul(self, beta).expand(sizes);
 }
 
-Tensor affine(const char* operation, Affine multiply, const Tensor& self, const Tensor& a,
-              const Tensor& b, const Scalar& beta, const Scalar& alpha) {
+Tensor affine(const char* operation, Affine meta, Affine multiply, const Tensor& self,
+              const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
   require_ruda(operation, {{"self", self}, {"mat1", a}, {"mat2", b}});
-  const Tensor shape = multiply(outline(self), outline(a), outline(b), beta, alpha);
+  const Tensor shape = meta(outline(self), outline(a), outline(b), beta, alpha);
   check_affine(operation, self, a, b, beta, alpha);
   if (self.is_neg() || a.is_neg() || b.is_neg()) {
     return multiply(self.resolve_neg(), a.resolve_neg(), b.resolve_neg(), beta, alpha);
@@ -112,54 +122,49 @@ Tensor affine(const char* operation, Affine multiply, const Tensor& self, const 
   return scaled(self, beta, shape.sizes()).contiguous();  // one of the product's sizes is 0
 }
 
-Tensor& affine_into(const char* operation, Affine multiply, AffineInto multiply_into,
-                    const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
-                    const Scalar& alpha, Tensor& out) {
+Tensor& affine_into(const char* operation, AffineInto meta, Affine multiply, const Tensor& self,
+                    const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,
+                    Tensor& out) {
   require_ruda(operation, {{"self", self}, {"mat1", a}, {"mat2", b}, {"out", out}});
   Tensor shape = outline(out);
-  multiply_into(shape, outline(self), outline(a), outline(b), beta, alpha);
+  meta(shape, outline(self), outline(a), outline(b), beta, alpha);
   check_affine(operation, self, a, b, beta, alpha);
   write(out, shape, multiply(self, a, b, beta, alpha));
   return out;
 }
 
-// In place: what ATen's own check of the sizes lets through has the sizes of the result.
-template <Affine multiply, AffineInto multiply_into>
-Tensor& affine_in_place(const char* operation, Tensor& self, const Tensor& a, const Tensor& b,
-                        const Scalar& beta, const Scalar& alpha) {
-  Tensor shape = outline(self);
-  const auto sizes = multiply(shape, outline(a), outline(b), beta, alpha).sizes().vec();
-  TORCH_CHECK(self.sizes() == at::IntArrayRef(sizes), "[", operation, "] self: got shape ",
-              self.sizes(), ", wanted the result's ", at::IntArrayRef(sizes));
-  return affine_into(operation, multiply, multiply_into, self, a, b, beta, alpha, self);
-}
-
 Tensor addmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
              const Scalar& alpha) {
-  return affine("aten::addmm", &at::addmm, self, a, b, beta, alpha);
+  return affine("aten::addmm", &at::meta::addmm, &at::addmm, self, a, b, beta, alpha);
 }
 Tensor& addmm_(Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
                const Scalar& alpha) {
-  return affine_in_place<&at::addmm, &at::addmm_out>("aten::addmm_", self, a, b, beta, alpha);
+  Tensor shape = outline(self);
+  at::meta::addmm_(shape, outline(a), outline(b), beta, alpha);  // refuses what would be resized
+  return affine_into("aten::addmm_", &at::meta::addmm_out, &at::addmm, self, a, b, beta, alpha,
+                     self);
 }
 Tensor& addmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
                   const Scalar& alpha, Tensor& out) {
-  return affine_into("aten::addmm.out", &at::addmm, &at::addmm_out, self, a, b, beta, alpha, out);
+  return affine_into("aten::addmm.out", &at::meta::addmm_out, &at::addmm, self, a, b, beta, alpha,
+                     out);
 }
 
 Tensor baddbmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
                const Scalar& alpha) {
-  return affine("aten::baddbmm", &at::baddbmm, self, a, b, beta, alpha);
+  return affine("aten::baddbmm", &at::meta::baddbmm, &at::baddbmm, self, a, b, beta, alpha);
 }
 Tensor& baddbmm_(Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
                  const Scalar& alpha) {
-  return affine_in_place<&at::baddbmm, &at::baddbmm_out>("aten::baddbmm_", self, a, b, beta,
-                                                         alpha);
+  Tensor shape = outline(self);
+  at::meta::baddbmm_(shape, outline(a), outline(b), beta, alpha);
+  return affine_into("aten::baddbmm_", &at::meta::baddbmm_out, &at::baddbmm, self, a, b, beta,
+                     alpha, self);
 }
 Tensor& baddbmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
                     const Scalar& alpha, Tensor& out) {
-  return affine_into("aten::baddbmm.out", &at::baddbmm, &at::baddbmm_out, self, a, b, beta, alpha,
-                     out);
+  return affine_into("aten::baddbmm.out", &at::meta::baddbmm_out, &at::baddbmm, self, a, b, beta,
+                     alpha, out);
 }
 
 // ---- vectors, as matrices of one column ---------------------------------------------------------
@@ -167,7 +172,8 @@ Tensor& baddbmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const 
 Tensor addmv(const Tensor& self, const Tensor& a, const Tensor& vector, const Scalar& beta,
              const Scalar& alpha) {
   require_ruda("aten::addmv", {{"self", self}, {"mat", a}, {"vec", vector}});
-  const Tensor shape = at::addmv(outline(self), outline(a), outline(vector), beta, alpha);
+  const Tensor shape =
+      at::meta::addmv(outline(self), outline(a), outline(vector), beta, alpha);
   check_affine("aten::addmv", self, a, vector, beta, alpha);
   const Tensor column = self.expand(shape.sizes()).unsqueeze(1);
   return at::addmm(column, a, vector.unsqueeze(1), beta, alpha).squeeze(1);
@@ -175,6 +181,8 @@ Tensor addmv(const Tensor& self, const Tensor& a, const Tensor& vector, const Sc
 
 Tensor& addmv_(Tensor& self, const Tensor& a, const Tensor& vector, const Scalar& beta,
                const Scalar& alpha) {
+  Tensor shape = outline(self);
+  at::meta::addmv_(shape, outline(a), outline(vector), beta, alpha);
   return self.copy_(at::addmv(self, a, vector, beta, alpha));
 }
 
@@ -182,7 +190,7 @@ Tensor& addmv_out(const Tensor& self, const Tensor& a, const Tensor& vector, con
                   const Scalar& alpha, Tensor& out) {
   require_ruda("aten::addmv.out", {{"out", out}});
   Tensor shape = outline(out);
-  at::addmv_out(shape, outline(self), outline(a), outline(vector), beta, alpha);
+  at::meta::addmv_out(shape, outline(self), outline(a), outline(vector), beta, alpha);
   write(out, shape, at::addmv(self, a, vector, beta, alpha));
   return out;
 }

@@ -9,8 +9,8 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/nll_loss_backward.h>
-#include <ATen/ops/nll_loss_forward.h>
+#include <ATen/ops/nll_loss_backward_meta_dispatch.h>
+#include <ATen/ops/nll_loss_forward_meta_dispatch.h>
 #include <ATen/ops/zeros.h>
 #include <ruda/device.hpp>
 
@@ -168,7 +168,8 @@ Two nll_forward(const Tensor& self, const Tensor& target, const OptionalTensor& 
                 int64_t reduction, int64_t ignore_index) {
   const Problem problem("aten::nll_loss_forward", self, target, weight, ignore_index);
   // ATen's checks of the shapes.
-  at::nll_loss_forward(outline(self), outline(target), outline(weight), reduction, ignore_index);
+  at::meta::nll_loss_forward(outline(self), outline(target), outline(weight), reduction,
+                             ignore_index);
   return forward(problem, reduction);
 }
 
@@ -176,8 +177,8 @@ Tensor nll_backward(const Tensor& grad, const Tensor& self, const Tensor& target
                     const OptionalTensor& weight, int64_t reduction, int64_t ignore_index,
                     const Tensor& total) {
   const Problem problem("aten::nll_loss_backward", self, target, weight, ignore_index);
-  at::nll_loss_backward(outline(grad), outline(self), outline(target), outline(weight), reduction,
-                        ignore_index, outline(total));
+  at::meta::nll_loss_backward(outline(grad), outline(self), outline(target), outline(weight),
+                              reduction, ignore_index, outline(total));
   return backward(problem, grad, reduction, total);
 }
 

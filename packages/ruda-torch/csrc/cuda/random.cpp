@@ -1,11 +1,13 @@
 #include "cuda/random.h"
 
+#include "cuda/operators.h"
 #include "generator.h"
 #include "runtime.h"
 #include "state.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/native_dropout_backward_native.h>
 #include <ATen/ops/zeros.h>
 #include <ruda/device.hpp>
 
@@ -164,6 +166,10 @@ std::tuple<Tensor, Tensor> dropout(const Tensor& input, uint64_t threshold, doub
       .launch(kernel, std::array{pointer(source), written(out), written(mask)},
               ruda::integer(static_cast<int64_t>(threshold)), ruda::real(scale));
   return {std::move(out), std::move(mask)};
+}
+
+RUDA_CUDA_OPERATORS(library) {
+  library.impl("aten::native_dropout_backward", TORCH_FN(at::native::native_dropout_backward));
 }
 
 }  // namespace ruda_torch::cuda
