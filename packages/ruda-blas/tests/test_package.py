@@ -96,6 +96,7 @@ def test_kernels_are_registered() -> None:
     names = {kernel.name for kernel in rr.kernels() if kernel.package == "ruda-blas"}
     assert names == {
         "gemm.matmul",
+        "gemm.product",
         "nf4.quantize",
         "nf4.dequantize",
         "nf4.matmul",
