@@ -62,6 +62,16 @@ def test_case_on_the_double(probe: ctypes.CDLL, case: str, mode: str, poison: st
     assert not problem, problem
 
 
+def test_the_interface_is_the_same_on_the_double() -> None:
+    """test_streams.py, which this process runs on the host, taken there by the plugin."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "ruda_runtime.testing.pytest_plugin",
+         "--target", "double", str(CASES.with_name("test_streams.py"))],
+        env=environment(), capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 START = f"import sys; sys.path.insert(0, {str(CASES.parent)!r}); import stream_cases as s\n"
 
 

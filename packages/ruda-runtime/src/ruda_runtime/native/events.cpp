@@ -56,7 +56,8 @@ int32_t record_on_device(event& self, int32_t id, ruda_error* error) {
   const std::lock_guard lock(self.mutex);
   RUDA_TRY(cuda::record_event(&self.device, self.timing, id, error));
   self.stream = id;
-  return RUDA_OK;
+  // Without RUDA_ASYNC=1 an event is done when it is recorded, as all work is.
+  return asynchronous() != 0 ? RUDA_OK : cuda::synchronize_event(self.device, id, error);
 }
 
 int64_t now_ns() {
