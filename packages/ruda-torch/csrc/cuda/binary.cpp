@@ -82,9 +82,22 @@ void add_binary(CudaOperators& library, const char* fresh, const char* in_place,
   add_forms<native::structured_##name##_Scalar_out, const Tensor&, const Scalar&>(                \
       library, nullptr, "aten::" #name "_.Scalar", "aten::" #name ".Scalar_out")
 
+// The result of ATen's functional form is where the first tensor is, which may be a number on the CPU.
+Tensor logical(const char* op, const Tensor& a, const Tensor& b) {
+  stub::begin();
+  Tensor result;
+  at::TensorIterator iterator = at::TensorIterator::comparison_op(result, a, b);
+  pointwise(op, iterator);
+  return iterator.output();
+}
+
+Tensor logical_and(const Tensor& a, const Tensor& b) { return logical("logical_and", a, b); }
+Tensor logical_or(const Tensor& a, const Tensor& b) { return logical("logical_or", a, b); }
+Tensor logical_xor(const Tensor& a, const Tensor& b) { return logical("logical_xor", a, b); }
+
 #define RUDA_LOGICAL(name)                                                                \
   stub::use_only_on_cuda<native::logical_##name##_stub>(RUDA_POINTWISE("logical_" #name)); \
-  library.impl("aten::logical_" #name, TORCH_FN(native::logical_##name));                 \
+  library.impl("aten::logical_" #name, TORCH_FN(logical_##name));                         \
   library.impl("aten::logical_" #name "_", TORCH_FN(native::logical_##name##_));          \
   library.impl("aten::logical_" #name ".out", TORCH_FN(native::logical_##name##_out))
 

@@ -53,6 +53,15 @@ bool keeps_precision(std::string_view op) {
   return op == "add" || op == "sub" || op == "add_scaled" || op == "mul" || op == "div";
 }
 
+// Operators that ATen's own kernels refuse for integers.
+bool is_for_floats(std::string_view op) {
+  constexpr std::string_view names[] = {
+      "elu", "frac", "gelu", "gelu_tanh", "leaky_relu", "lerp", "log_sigmoid", "mish", "mse",
+      "silu", "softplus"};
+  if (op.size() > 8 && op.substr(op.size() - 8) == "backward") return true;
+  return std::find(std::begin(names), std::end(names), op) != std::end(names);
+}
+
 double rounded(double value, ScalarType type) {
   switch (type) {
     case at::kDouble: return value;
@@ -276,7 +285,6 @@ namespace cuda {
 
 void pointwise(const char* op, at::TensorIteratorBase& iterator, ScalarType type,
                std::initializer_list<c10::Scalar> numbers) {
-  if (iterator.numel() == 0) return;
   const int inputs = iterator.ntensors() - 1;
   Call call;
   call.op = op;
@@ -284,6 +292,8 @@ void pointwise(const char* op, at::TensorIteratorBase& iterator, ScalarType type
   TORCH_INTERNAL_ASSERT(iterator.noutputs() == 1 && inputs < kTensors &&
                         call.operands <= kOperands);
   call.type = dtype_or_refuse(op, type, iterator.tensor(inputs));
+  if (!c10::isFloatingType(type) && is_for_floats(op)) refuse_on_cuda(op, iterator.tensor(inputs));
+  if (iterator.numel() == 0) return;
   set_sizes(call, iterator);
   add_tensor(call, 0, iterator, 0, dtype_or_refuse(op, iterator.dtype(0), iterator.tensor(0)));
   for (int operand = 1; operand <= inputs; ++operand) {
