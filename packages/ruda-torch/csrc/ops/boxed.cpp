@@ -10,6 +10,7 @@
 #include <ATen/core/stack.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
+#include <torch/headeronly/version.h>
 #include <torch/library.h>
 
 namespace ruda_torch {
@@ -241,6 +242,15 @@ constexpr Listed kListed[] = {
 #undef RUDA_HOST_OPERATOR
 };
 
+// The list is that of torch 2.13, which has operators that older ones do not know.
+bool is_there(const Listed& listed) {
+  if (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13) return true;
+  const std::string name = std::string("aten::") + listed.name;
+  const size_t dot = name.find('.');
+  const std::string overload = dot == std::string::npos ? "" : name.substr(dot + 1);
+  return c10::Dispatcher::singleton().findSchema({name.substr(0, dot), overload}).has_value();
+}
+
 // What an operator without a kernel gets.
 void not_listed(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                 torch::jit::Stack* stack) {
@@ -273,7 +283,9 @@ BoxedOperator::BoxedOperator(const char* name, bool cpu_scalars)
 
 std::vector<std::string> host_operators() {
   std::vector<std::string> names;
-  for (const Listed& listed : kListed) names.emplace_back(listed.name);
+  for (const Listed& listed : kListed) {
+    if (is_there(listed)) names.emplace_back(listed.name);
+  }
   return names;
 }
 
@@ -290,6 +302,7 @@ void serve_boxed(const std::string& name, bool cpu_scalars) {
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   for (const Listed& listed : kListed) {
+    if (!is_there(listed)) continue;
     const auto op = find_operator(std::string("aten::") + listed.name);
     library.impl(listed.name, torch::CppFunction::makeFromBoxedFunctor(
                                   std::make_unique<Boxed>(op.schema(), listed.cpu_scalars)));
