@@ -6,34 +6,72 @@ program by program, so that what is only large is left to the host target and to
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 os.environ.setdefault("RUDA_POISON", "1")
 os.environ.setdefault("RUDA_TARGET", "host")
 
-HOST_FAMILIES = {"attention", "loss"}  # entries without device kernels behind them
-LARGE_CASES = {"many", "many_rows"}
+LARGE_CASES = {"many", "many_rows", "one_finite_class", "large_vocabulary", "two_head_tiles"}
 LARGE_TESTS = {
     "test_large_results_have_the_bits_of_their_rows",
     "test_select_allocates_only_what_is_asked_for",
+    "test_memory_does_not_grow_with_the_square",
 }
+HOST_TESTS = {
+    "test_labels_at_the_edges_of_head_tiles": "about the host's tiles of a head",
+}
+SLOW_CASES = {"wide_row", "wide_4097", "odd_width"}
+SLOW_SCORES, LARGE_SCORES, LARGEST_SCORES = 3_000, 30_000, 200_000
+SAMPLES: dict[str, dict[str, Any]] = {
+    "test_one_bad_value_is_found": {"place": 16_384},
+    "test_only_the_wanted_gradients": {"wanted": (True, False, False)},
+    "test_layouts_give_the_bits_of_the_contiguous_copy": {"name": "decode", "layout": "slices"},
+    "test_keys_that_are_not_seen_may_hold_anything": {"q_length": 1},
+    "test_many_chunks_give_the_gradient_of_one": {"dtype": "bfloat16"},
+}
+"""Of these tests those runs are interpreted that have one of the values."""
+
+
+def _scores(case: Any) -> int:
+    """Elements of attention's scores; 0 for other families' cases."""
+    if hasattr(case, "k_lengths"):
+        return int(case.heads * sum(map(int.__mul__, case.q_lengths, case.k_lengths)))
+    if not hasattr(case, "k_length"):
+        return 0
+    return int(case.batch * case.heads * case.q_length * case.k_length)
 
 
 def _left_out(item: pytest.Item) -> str | None:
     """Why a test does not run on the double."""
     name = getattr(item, "originalname", item.name)
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    if Path(item.path).name == "test_kernels.py":
+    case = parameters.get("case")
+    file = Path(item.path).stem
+    if file.endswith("_kernels"):
         return "interprets kernels by itself, without a target"
-    if Path(item.path).parent.name in HOST_FAMILIES:
-        return "the entry has host kernels only"
+    if file in ("test_baseline", "test_device_launches"):
+        return "starts a process with a target of its own"
     if name.endswith("number_of_threads"):
         return "about the host's threads"
-    if name in LARGE_TESTS or getattr(parameters.get("case"), "name", None) in LARGE_CASES:
+    if name in HOST_TESTS:
+        return HOST_TESTS[name]
+    large = name in LARGE_TESTS or getattr(case, "name", None) in LARGE_CASES
+    if large or _scores(case) > LARGEST_SCORES:
         return "large: minutes of interpretation"
-    if name == "test_one_bad_value_is_found" and parameters["place"] != 16_384:
-        return "one place, behind the first chunk, is enough to interpret"
+    if _scores(case) > LARGE_SCORES and parameters.get("dtype") != "bfloat16":
+        return "large: interpreted in bfloat16 alone"
+    slow = _scores(case) > SLOW_SCORES or getattr(case, "name", None) in SLOW_CASES
+    if slow and parameters.get("dtype") == "float16":
+        return "slow to interpret: in the other dtypes"
+    wanted = SAMPLES.get(name, {})
+    if (
+        wanted
+        and wanted.keys() <= parameters.keys()
+        and not any(parameters[each] == value for each, value in wanted.items())
+    ):
+        return "slow to interpret: a sample is enough"
     return None
 
 
@@ -41,6 +79,9 @@ def _left_out(item: pytest.Item) -> str | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--target", None) != "double":
         return
+    from ruda_runtime.testing.uncompiled import launch_uncompiled
+
+    launch_uncompiled()  # each family's test_kernels.py compiles
     for item in items:
         if (reason := _left_out(item)) is not None:
             item.add_marker(pytest.mark.skip(reason=f"driver double: {reason}"))
