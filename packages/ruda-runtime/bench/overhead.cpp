@@ -52,7 +52,7 @@ int32_t bench_attach(const void* table, ruda_error* error) {
 double bench_pool(int64_t rounds, int64_t bytes, int64_t touched) {
   return nanoseconds(rounds, [=] {
     void* block = ruda::api()->allocate(static_cast<size_t>(bytes), nullptr);
-    std::memset(block, 1, static_cast<size_t>(touched));
+    if (touched != 0) std::memset(block, 1, static_cast<size_t>(touched));
     keep(block);
     ruda::api()->release(block);
   });
@@ -61,7 +61,7 @@ double bench_pool(int64_t rounds, int64_t bytes, int64_t touched) {
 double bench_malloc(int64_t rounds, int64_t bytes, int64_t touched) {
   return nanoseconds(rounds, [=] {
     void* block = std::malloc(static_cast<size_t>(bytes));
-    std::memset(block, 1, static_cast<size_t>(touched));
+    if (touched != 0) std::memset(block, 1, static_cast<size_t>(touched));
     keep(block);
     std::free(block);
   });

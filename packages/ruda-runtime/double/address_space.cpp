@@ -5,6 +5,14 @@
 namespace driver_double {
 
 bool address_space::place(const allocation_ref& added) {
+  while (!find_place(added)) {
+    if (kept_.empty()) return false;
+    forget_oldest();
+  }
+  return true;
+}
+
+bool address_space::find_place(const allocation_ref& added) {
   const uint64_t span = ((added->size + alignment - 1) & ~(alignment - 1)) + gap;
   uint64_t start = cursor_;
   bool wrapped = false;

@@ -28,6 +28,7 @@ class address_space {
   static constexpr size_t most_kept = 16384;
   static constexpr uint64_t most_kept_bytes = 256ull << 20;
 
+  bool find_place(const allocation_ref& added);
   void forget_oldest();
 
   const uint64_t begin_, end_;

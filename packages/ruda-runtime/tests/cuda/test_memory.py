@@ -74,6 +74,41 @@ def test_running_out_of_memory_names_the_largest_holders_and_goes_on(passes: Pas
     )
 
 
+def test_memory_freed_behind_queued_work_is_waited_for(passes: Passes) -> None:
+    passes(
+        """
+        streams = [rr.Stream() for _ in range(4)]
+        for step in range(20):
+            with rr.stream(streams[step % 4]):
+                x = rr.Tensor.from_numpy(np.full(6 << 20, step, np.uint8))
+                y = x.copy()
+                del x
+        assert y.numpy().max() == 19 and rr.memory_stats()["out_of_memory"] == 0
+        """,
+        RUDA_ASYNC="1",
+        RUDA_DOUBLE_DELAY_US="3000",
+        RUDA_DOUBLE_MEMORY=str(32 << 20),
+    )
+
+
+def test_running_out_of_memory_inside_a_capture(passes: Passes) -> None:
+    passes(
+        """
+        x = rr.Tensor.from_numpy(np.arange(4, dtype=np.float32))
+        y = rr.empty(4)
+        rr.synchronize()
+        with rr.Graph.capture(rr.Stream()) as graph:
+            y.copy_from(x)
+            text = error_of(lambda: rr.empty(64 << 20, "uint8"), rr.OutOfMemoryError)
+            assert "asked for 64.00 MiB" in text
+        graph.replay()
+        rr.synchronize()
+        assert y.numpy().tolist() == [0, 1, 2, 3] and graph.nodes == ("copy",)
+        """,
+        RUDA_DOUBLE_MEMORY=str(32 << 20),
+    )
+
+
 def test_the_memory_limit_holds_on_the_gpu(passes: Passes) -> None:
     passes(
         """
