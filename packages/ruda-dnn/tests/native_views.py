@@ -1,5 +1,6 @@
-"""Calls of registered entries with views that no tensor could have: of another target, or of sizes
-that no memory holds. The memory itself is made up, so that only checks may look at them.
+"""Calls of registered entries as C++ makes them, also with views that no tensor could have: of
+another target, or of sizes that no memory holds. Memory is made up where no address is given, so
+that only checks may look at such views.
 """
 
 from __future__ import annotations
@@ -10,12 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import ruda_dnn  # noqa: F401  registers the entries
-from ruda_runtime import _native
+from ruda_runtime import _native, empty
 
 HOST, CUDA = 0, 1
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 6, "int64": 7, "bool": 10}
 STATUS = {0: "ok", 1: "value", 2: "type", 3: "unsupported", 4: "memory", 5: "runtime"}
-ADDRESS = 1 << 20
 _FIND_KERNEL = 11  # of the functions behind the two numbers that ruda_api begins with
 
 
@@ -26,6 +26,7 @@ class Fake:
     dtype: str
     shape: tuple[int, ...]
     target: int = CUDA
+    address: int = 1 << 20
 
     def on(self, target: int) -> Fake:
         return replace(self, target=target)
@@ -80,7 +81,7 @@ def call(name: str, *fields: Any) -> tuple[str, str]:
             strides[axis] = strides[axis + 1] * max(view.shape[axis + 1], 1)
         array = ctypes.c_int64 * max(count, 1)
         sizes, steps = array(*view.shape), array(*strides)
-        made = _View(ADDRESS, address(sizes), address(steps), count, DTYPES[view.dtype],
+        made = _View(view.address, address(sizes), address(steps), count, DTYPES[view.dtype],
                      view.target, 0)  # fmt: skip
         return address(made)
 
@@ -97,6 +98,10 @@ def call(name: str, *fields: Any) -> tuple[str, str]:
     error = _Error()
     code = _find(name).run(ctypes.addressof(slots), ctypes.addressof(error))
     return STATUS[code], error.message.decode()
+
+
+def this_target() -> int:
+    return CUDA if str(empty((1,), "float32").device).startswith("cuda") else HOST
 
 
 def place_of_result() -> int:

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-import ruda_runtime
-
-from .native_views import CUDA, HOST, Fake, call, place_of_result
+from .native_views import CUDA, HOST, Fake, call, place_of_result, this_target
 
 HALF = "float16"
 
@@ -116,10 +114,6 @@ MIXED = [
     for name, fields in family().items()
     for place in views_of(fields)
 ]
-
-
-def this_target() -> int:
-    return CUDA if str(ruda_runtime.empty((1,), "float32").device).startswith("cuda") else HOST
 
 
 @pytest.mark.parametrize(("name", "fields", "place"), MIXED)

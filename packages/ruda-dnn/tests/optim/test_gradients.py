@@ -7,7 +7,9 @@ import pytest
 
 import ruda_dnn
 from ruda_dnn.optim import reference
+from ruda_runtime import Tensor, empty
 
+from ..native_views import Fake, call, this_target
 from ..support import DTYPES, bits_of, check, rounded, threads, to_tensor, values_of
 
 SHAPES = [(3, 7), (40_000,), (0,), (), (16_384,)]
@@ -81,3 +83,23 @@ def test_no_gradients_and_errors() -> None:
         ruda_dnn.unscale_gradients([gradient], float("nan"))
     with pytest.raises(TypeError, match=r"gradients: got int, wanted a ruda_runtime.Tensor"):
         ruda_dnn.gradient_norm([3])
+
+
+@pytest.mark.parametrize("count", [0, 1, 40_000])
+def test_numbers_in_the_pool_are_written_there(count: int) -> None:
+    """As C++ callers ask for them: on the cuda target nothing is read back for them."""
+
+    def lists(tensors: list[Tensor]) -> tuple[list[Fake], int]:
+        where = this_target()
+        views = [Fake(t.dtype_name, tuple(t.shape), where, t.data_ptr) for t in tensors]
+        return views, len(views)
+
+    values = np.random.default_rng(7).standard_normal(count)
+    gradients = [to_tensor(values, "float32")] if count else []
+    norm, finite, other = empty((), "float64"), empty((), "int32"), empty((), "int32")
+    given = lists(gradients)
+    assert call("gradient.norm", *given, 0.5, norm.data_ptr, finite.data_ptr) == ("ok", "")
+    assert call("gradient.unscale", *given, 1.0, other.data_ptr) == ("ok", "")
+    wanted = 0.5 * np.sqrt(np.sum(np.square(rounded(values, "float32"))))
+    np.testing.assert_allclose(values_of(norm), wanted, rtol=1e-6)
+    assert int(values_of(finite)) == int(values_of(other)) == 1

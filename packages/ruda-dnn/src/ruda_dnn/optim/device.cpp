@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cmath>
-#include <cstddef>
 #include <vector>
 
 #include "device_entries.hpp"
@@ -93,30 +92,27 @@ class tables {
   scratch<int64_t> memory_;
 };
 
-/* What a reduction leaves on the device. */
-struct results {
-  double norm;
-  double unused;  // `finite` begins at an address that is divisible by 16
-  int32_t finite;
-};
-
-class device_results {
+/* A number that a reduction leaves: on the device where its place is there, else in scratch that is
+ * copied to the place. */
+template <class T>
+class device_result {
  public:
-  device_results() : memory_(sizeof(results)) {}
-
-  ruda_argument norm() const noexcept { return pointer(memory_.get(), RUDA_FLOAT64); }
-  ruda_argument finite() const noexcept {
-    return pointer(memory_.get() + offsetof(results, finite), RUDA_INT32);
+  explicit device_result(T* place) : place_(place) {
+    if (api()->usable_size(place) == 0) memory_ = scratch<T>(1);
   }
-  /* Waits for the work before it. */
-  int32_t read(results* values, ruda_error* error) const {
+
+  T* get() const noexcept { return memory_.get() == nullptr ? place_ : memory_.get(); }
+  /* Waits for the work before it where the place is not on the device. */
+  int32_t deliver(ruda_error* error) const {
+    if (memory_.get() == nullptr) return RUDA_OK;
     const int32_t stream = api()->current_stream();
-    RUDA_TRY(api()->copy_to_host(values, memory_.get(), sizeof(results), stream, error));
-    return api()->synchronize(stream, error);
+    RUDA_TRY(api()->copy_to_host(place_, memory_.get(), sizeof(T), stream, error));
+    return api()->synchronize(stream, error);  // page-locked memory is written later
   }
 
  private:
-  scratch<uint8_t> memory_;
+  T* place_;
+  scratch<T> memory_;
 };
 
 tables gradient_tables(const ruda_view* const* gradients, int64_t tensors) {
@@ -167,13 +163,10 @@ int32_t gradient_unscale_cuda(const gradient_unscale_args& args, ruda_error* err
                                    boolean(each.aligned), integer(gradient_chunk), integer(block)));
     before += each.chunks;
   }
-  const device_results memory;
+  const device_result<int32_t> finite(args.finite);
   RUDA_TRY(all_flags.launch(programs(1), {}, error, pointer(flags.get(), RUDA_INT32),
-                            integer(total), memory.finite(), integer(block)));
-  results values{};
-  RUDA_TRY(memory.read(&values, error));
-  *args.finite = values.finite;
-  return RUDA_OK;
+                            integer(total), pointer(finite.get(), RUDA_INT32), integer(block)));
+  return finite.deliver(error);
 }
 
 int32_t gradient_norm_cuda(const gradient_norm_args& args, ruda_error* error) {
@@ -190,14 +183,13 @@ int32_t gradient_norm_cuda(const gradient_norm_args& args, ruda_error* error) {
                                 integer(gradient_chunk), integer(block)));
     before += each.chunks;
   }
-  const device_results memory;
+  const device_result<double> norm(args.norm);
+  const device_result<int32_t> finite(args.finite);
   RUDA_TRY(norm_of_sums.launch(programs(1), {}, error, pointer(sums.get(), RUDA_FLOAT64),
-                               integer(total), memory.norm(), memory.finite(), integer(block)));
-  results values{};
-  RUDA_TRY(memory.read(&values, error));
-  *args.norm = values.norm;
-  *args.finite = values.finite;
-  return RUDA_OK;
+                               integer(total), pointer(norm.get(), RUDA_FLOAT64),
+                               pointer(finite.get(), RUDA_INT32), integer(block)));
+  RUDA_TRY(norm.deliver(error));
+  return finite.deliver(error);
 }
 
 }  // namespace ruda

@@ -38,10 +38,8 @@ void for_chunks(const std::vector<chunk>& chunks, F&& fn) {
   });
 }
 
-/* Whether checked tensors are the GPU's; without any there is nothing to launch. */
-bool tensors_on_device(const ruda_view* const* views, int64_t tensors) {
-  return tensors > 0 && on_device(*views[0]);
-}
+/* Whether checked tensors, of which there may be none, are the GPU's. */
+bool tensors_on_device() { return api()->target() == RUDA_CUDA; }
 
 std::string numbered(const char* name, int64_t index) {
   return std::string(name) + "[" + std::to_string(index) + "]";
@@ -66,7 +64,7 @@ int32_t unscale(const void* raw, ruda_error* error) {
     RUDA_TRY(check_gradients(args.gradients, args.tensors, args.scale, operation, error));
     RUDA_CHECK(args.finite != nullptr, error, RUDA_ERROR_VALUE,
                "[%s] finite: got no place for the result", operation);
-    if (tensors_on_device(args.gradients, args.tensors)) return gradient_unscale_cuda(args, error);
+    if (tensors_on_device()) return gradient_unscale_cuda(args, error);
     const auto chunks = cut(args.gradients, args.tensors);
     const float scale = static_cast<float>(args.scale);
     const auto run = RUDA_HOST(scale_in_place);
@@ -87,7 +85,7 @@ int32_t norm(const void* raw, ruda_error* error) {
     RUDA_TRY(check_gradients(args.gradients, args.tensors, args.scale, operation, error));
     RUDA_CHECK(args.norm != nullptr && args.finite != nullptr, error, RUDA_ERROR_VALUE,
                "[%s] norm, finite: got no place for the results", operation);
-    if (tensors_on_device(args.gradients, args.tensors)) return gradient_norm_cuda(args, error);
+    if (tensors_on_device()) return gradient_norm_cuda(args, error);
     const auto chunks = cut(args.gradients, args.tensors);
     const float scale = static_cast<float>(args.scale);
     const auto run = RUDA_HOST(scaled_square_sum);
@@ -166,7 +164,7 @@ int32_t adamw(const void* raw, ruda_error* error) {
   return guard(operation, error, [&]() -> int32_t {
     const auto& args = *static_cast<const adamw_step_args*>(raw);
     RUDA_TRY(check_adamw(args, operation, error));
-    if (tensors_on_device(args.parameters, args.tensors)) return adamw_step_cuda(args, error);
+    if (tensors_on_device()) return adamw_step_cuda(args, error);
     std::vector<adamw_tensor> tensors(static_cast<size_t>(args.tensors));
     for (int64_t i = 0; i < args.tensors; ++i) {
       const ruda_view* master = args.masters == nullptr ? nullptr : args.masters[i];
