@@ -53,7 +53,16 @@ FINETUNE_REQUIREMENTS = ["transformers>=5.0,<6", "safetensors", "jinja2>=3.1", "
 # What also runs on the cuda target, on the driver double. ruda-torch's run nowhere else.
 ON_DOUBLE = {
     "ruda-blas": ["gemm", "nf4"],
-    "ruda-dnn": ["activation", "attention", "loss", "normalization", "optim", "rotary", "softmax"],
+    "ruda-dnn": [
+        "activation",
+        "attention",
+        "loss",
+        "normalization",
+        "optim",
+        "rotary",
+        "softmax",
+        "test_refusals.py",
+    ],
     "ruda-torch": ["cuda"],
 }
 # Data packages: their own dependencies (a llama.cpp build, pandas) are not needed.
