@@ -117,14 +117,23 @@ at::Tensor some_tensor(const c10::OperatorHandle& op, const torch::jit::Stack& s
   return {};
 }
 
+// ATen composes many operators of others, for any device. Such a kernel lies in the slot of every
+// backend that has none of its own: this one has none at all.
+constexpr auto kBareBackend = c10::DispatchKey::HPU;
+
 void run_on_cuda(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                  torch::jit::Stack* stack) {
   const auto* kernel = find_cuda_operator(c10::toString(op.operator_name()));
-  if (kernel == nullptr) {
+  const bool composed = op.hasComputedKernelForDispatchKey(kBareBackend);
+  if (kernel == nullptr && !composed) {
     refuse_on_cuda(c10::toString(op.operator_name()), some_tensor(op, *stack));
   }
   refuse_capture();
-  kernel->callBoxed(op, keys, stack);
+  if (kernel != nullptr) {
+    kernel->callBoxed(op, keys, stack);
+  } else {
+    op.redispatchBoxed(c10::DispatchKeySet(kBareBackend), stack);
+  }
 }
 
 class Boxed final : public c10::OperatorKernel {
