@@ -1,6 +1,6 @@
-// Reading and writing by index on a GPU: the kernels of ruda_dnn/indexing/launch.py by name, with its
-// choices. Tensors are contiguous unless said otherwise; a tensor is [outer, size, inner] around the
-// dimension that is indexed.
+// Reading and writing by index on a GPU: the kernels of ruda_dnn/indexing/launch.py by name, with
+// its choices. Tensors are contiguous unless said otherwise; a tensor is [outer, size, inner]
+// around the dimension that is indexed.
 //
 // An index outside of its range touches no memory. Without RUDA_ASYNC=1 the call raises IndexError;
 // with it nobody waits for the kernel, and what was read is 0.
@@ -20,8 +20,8 @@ struct Axis {
   Axis(at::IntArrayRef sizes, int64_t dim);
 };
 
-// What is done with the indices of an operator: its name for errors, and whether negative ones count
-// from the end.
+// What is done with the indices of an operator: its name for errors, and whether negative ones
+// count from the end.
 struct Lookup {
   const char* operation;
   bool wrap = false;
@@ -69,8 +69,8 @@ void coordinates(const at::Tensor& places, at::IntArrayRef sizes, const at::Tens
 void triangle(const char* operation, const at::Tensor& source, const at::Tensor& out,
               int64_t diagonal, bool upper);
 
-// The first `keep` values of the rows of [..., count], in order; NaN is the largest, equal values keep
-// their order.
+// The first values of the rows of [..., count], in order, as many as the results have room for; NaN
+// is the largest, equal values keep their order.
 void sort(const char* operation, const at::Tensor& source, const at::Tensor& values,
           const at::Tensor& indices, bool largest);
 

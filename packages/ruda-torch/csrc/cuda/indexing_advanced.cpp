@@ -186,7 +186,9 @@ std::optional<Tensor> only_mask(const Tensor& self, const IndexList& indices) {
   }
   if (!mask.has_value()) return std::nullopt;
   for (int64_t dim = 0; dim < mask->dim(); ++dim) {
-    if (before + dim >= self.dim() || mask->size(dim) != self.size(before + dim)) return std::nullopt;
+    if (before + dim >= self.dim() || mask->size(dim) != self.size(before + dim)) {
+      return std::nullopt;  // plan_of has the error
+    }
   }
   Tensor full = mask->to(at::kBool);
   while (before + full.dim() < self.dim()) full = full.unsqueeze(-1);

@@ -102,8 +102,8 @@ Tensor checked_source(const char* operation, const Tensor& self, int64_t axis, c
   auto wanted = at_least_1d(self).sizes().vec();
   wanted[axis] = index.numel();
   const Tensor given = at_least_1d(source);
-  TORCH_CHECK_INDEX(given.sizes() == at::IntArrayRef(wanted), "[", operation, "] source: got shape ",
-                    source.sizes(), ", wanted ", wanted);
+  TORCH_CHECK_INDEX(given.sizes() == at::IntArrayRef(wanted), "[", operation,
+                    "] source: got shape ", source.sizes(), ", wanted ", wanted);
   return given.contiguous();
 }
 
@@ -151,6 +151,12 @@ Tensor& index_fill_(Tensor& self, int64_t dim, const Tensor& index, const Scalar
     put({name, /*wrap=*/true}, target, places, one, Axis(target.sizes(), axis));
   });
   return self;
+}
+
+Tensor& index_fill_tensor_(Tensor& self, int64_t dim, const Tensor& index, const Tensor& value) {
+  TORCH_CHECK(value.dim() == 0, "[index_fill_] value: got ", value.dim(),
+              " dimensions, wanted a number");
+  return index_fill_(self, dim, index, value.item());
 }
 
 Tensor index_fill(const Tensor& self, int64_t dim, const Tensor& index, const Scalar& value) {
@@ -275,6 +281,7 @@ RUDA_CUDA_OPERATORS(library) {
   library.impl("aten::index_copy_", TORCH_FN(index_copy_));
   library.impl("aten::index_copy", TORCH_FN(index_copy));
   library.impl("aten::index_fill_.int_Scalar", TORCH_FN(index_fill_));
+  library.impl("aten::index_fill_.int_Tensor", TORCH_FN(index_fill_tensor_));
   library.impl("aten::index_fill.int_Scalar", TORCH_FN(index_fill));
   library.impl("aten::gather", TORCH_FN(gather_dim));
   library.impl("aten::gather.out", TORCH_FN(gather_out));

@@ -154,8 +154,8 @@ Tensor scratch(int64_t parts, int64_t outputs, c10::ScalarType type) {
 
 ruda::grid programs(const Call& call, int64_t outputs, const Tile& tile, int64_t parts) {
   const int64_t x = blocks(outputs, tile.rows);
-  TORCH_CHECK_VALUE(x <= std::numeric_limits<int32_t>::max(), "[", call.operation, "] got ", outputs,
-                    " results, wanted fewer on the cuda target");
+  TORCH_CHECK_VALUE(x <= std::numeric_limits<int32_t>::max(), "[", call.operation, "] got ",
+                    outputs, " results, wanted fewer on the cuda target");
   return {static_cast<uint32_t>(x), static_cast<uint32_t>(parts), 1};
 }
 

@@ -30,7 +30,6 @@
 #include <cmath>
 #include <limits>
 #include <tuple>
-#include <vector>
 
 namespace ruda_torch::cuda {
 
@@ -137,14 +136,14 @@ Tensor& place_out(const Tensor& self, std::optional<int64_t> dim, bool keep, Ten
 }
 
 Tensor max_all(const Tensor& self) {
-  TORCH_CHECK(self.numel() > 0, "max(): Expected reduction dim to be specified for input.numel() == "
-              "0. Specify the reduction dim with the 'dim' argument.");
+  TORCH_CHECK(self.numel() > 0, "max(): Expected reduction dim to be specified for input.numel() "
+              "== 0. Specify the reduction dim with the 'dim' argument.");
   return at::amax(self, {}, false);
 }
 
 Tensor min_all(const Tensor& self) {
-  TORCH_CHECK(self.numel() > 0, "min(): Expected reduction dim to be specified for input.numel() == "
-              "0. Specify the reduction dim with the 'dim' argument.");
+  TORCH_CHECK(self.numel() > 0, "min(): Expected reduction dim to be specified for input.numel() "
+              "== 0. Specify the reduction dim with the 'dim' argument.");
   return at::amin(self, {}, false);
 }
 
@@ -221,15 +220,6 @@ Tensor norm_dims(const Tensor& self, const OptionalScalar& p, at::IntArrayRef di
 Tensor norm_dims_dtype(const Tensor& self, const OptionalScalar& p, at::IntArrayRef dims, bool keep,
                        c10::ScalarType type) {
   return at::linalg_vector_norm(self, p.value_or(2), dims, keep, type);
-}
-
-std::vector<Tensor> norms(at::TensorList tensors, const Scalar& order, OptionalType type) {
-  std::vector<Tensor> results;
-  results.reserve(tensors.size());
-  for (const Tensor& tensor : tensors) {
-    results.push_back(at::linalg_vector_norm(tensor, order, std::nullopt, false, type));
-  }
-  return results;
 }
 
 Tensor cumsum(const Tensor& self, int64_t dim, OptionalType type) {
@@ -320,7 +310,6 @@ RUDA_CUDA_OPERATORS(library) {
   library.impl("aten::norm.ScalarOpt_dtype", TORCH_FN(norm_dtype));
   library.impl("aten::norm.ScalarOpt_dim", TORCH_FN(norm_dims));
   library.impl("aten::norm.ScalarOpt_dim_dtype", TORCH_FN(norm_dims_dtype));
-  library.impl("aten::_foreach_norm.Scalar", TORCH_FN(norms));
   library.impl("aten::cumsum", TORCH_FN(cumsum));
   library.impl("aten::cumsum.out", TORCH_FN(cumsum_out));
   library.impl("aten::cumsum_", TORCH_FN(cumsum_in_place));

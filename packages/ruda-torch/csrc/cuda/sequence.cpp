@@ -37,8 +37,8 @@ Tensor& linspace_out(const Scalar& start, const Scalar& end, int64_t steps, Tens
   const int64_t half = steps == 1 ? 1 : steps / 2;
   if (half > 0) arange(result.narrow(0, 0, half), first, step);
   if (half < steps) {
-    arange(result.narrow(0, half, steps - half), last - static_cast<double>(steps - 1 - half) * step,
-           step);
+    const double middle = last - static_cast<double>(steps - 1 - half) * step;
+    arange(result.narrow(0, half, steps - half), middle, step);
   }
   if (!result.is_same(out)) out.copy_(result);
   return out;
