@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -292,3 +296,49 @@ def test_complex_and_unknown_dtypes_are_copied() -> None:
     small = torch.randn(3, 4).to(torch.float8_e4m3fn)
     turned = small.to("ruda").t().contiguous().cpu()
     assert torch.equal(turned.view(torch.uint8), small.t().contiguous().view(torch.uint8))
+
+
+def test_lists_of_tensors() -> None:
+    lists = [[torch.randn(3, 2), torch.randn(5)] for _ in range(3)]
+    on_ruda = [[each.to("ruda") for each in one] for one in lists]
+    for function in (
+        lambda a, b, c: torch._foreach_add(a, b, alpha=2),
+        lambda a, b, c: torch._foreach_mul(a, 0.5),
+        lambda a, b, c: torch._foreach_div(a, [2.0, 3.0]),
+        lambda a, b, c: torch._foreach_addcdiv(a, b, torch._foreach_exp(c), [0.1, 0.2]),
+        lambda a, b, c: torch._foreach_lerp(a, b, 0.25),
+        lambda a, b, c: torch._foreach_maximum(torch._foreach_sqrt(torch._foreach_abs(a)), b),
+        lambda a, b, c: torch._foreach_pow(torch._foreach_neg(a), 2),
+    ):
+        for actual, expected in zip(function(*on_ruda), function(*lists), strict=True):
+            same(actual, expected)
+    torch._foreach_zero_(on_ruda[0])
+    assert all((each == 0).all() for each in on_ruda[0])
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_an_optimiser_of_torch(foreach: bool) -> None:
+    start, grads = torch.randn(4, 3), [torch.randn(4, 3) for _ in range(3)]
+    results = []
+    for device in ("cpu", "ruda"):
+        weight = torch.nn.Parameter(start.clone().to(device))
+        optimiser = torch.optim.AdamW([weight], lr=0.1, foreach=foreach)
+        for grad in grads:
+            weight.grad = grad.to(device)
+            optimiser.step()
+        results.append(weight.detach())
+    same(results[1], results[0], factor=4)
+
+
+def test_launches_are_those_of_launch_py(request: pytest.FixtureRequest) -> None:
+    """Dtypes, constants, promised alignment and grids, on the double."""
+    if request.config.getoption("--target") != "double":
+        pytest.skip("the driver double counts launches")
+    script = Path(__file__).with_name("pointwise_launches.py")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RUDA_")}
+    double = {"RUDA_TARGET": "cuda", "RUDA_CUDA_DRIVER": "double", "RUDA_DOUBLE_RECORD_ONLY": "1"}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**kept, **double}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
