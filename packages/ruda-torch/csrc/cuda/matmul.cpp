@@ -34,10 +34,16 @@ Tensor outline(const Tensor& tensor) {
   return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
 }
 
-void check_dtype(const char* operation, const Tensor& tensor) {
-  const auto type = tensor.scalar_type();
+// One dtype, of those that ruda-blas multiplies.
+void check_dtypes(const char* operation, std::initializer_list<const Tensor*> operands) {
+  const Tensor& first = **operands.begin();
+  const auto type = first.scalar_type();
+  for (const Tensor* operand : operands) {
+    TORCH_CHECK(operand->scalar_type() == type, "[", operation, "] expected all operands to have "
+                "the same dtype, but got: ", type, " != ", operand->scalar_type());
+  }
   if (type != at::kFloat && type != at::kHalf && type != at::kBFloat16) {
-    refuse_on_cuda(operation, tensor);
+    refuse_on_cuda(operation, first);
   }
 }
 
@@ -56,10 +62,8 @@ Tensor product(const char* operation, Product meta, Product multiply, const Tens
                const Tensor& b) {
   require_ruda(operation, {{"self", a}, {"mat2", b}});
   const Tensor shape = meta(outline(a), outline(b));
-  check_dtype(operation, a);
+  check_dtypes(operation, {&a, &b});
   if (a.is_neg() || b.is_neg()) return multiply(a.resolve_neg(), b.resolve_neg());
-  TORCH_CHECK_TYPE(a.scalar_type() == b.scalar_type(), "[", operation, "] mat2: got ",
-                   b.scalar_type(), ", wanted self's dtype ", a.scalar_type());
   return at::zeros(shape.sizes(), a.options());  // one of the sizes is 0
 }
 
@@ -68,7 +72,7 @@ Tensor& product_into(const char* operation, ProductInto meta, Product multiply, 
   require_ruda(operation, {{"self", a}, {"mat2", b}, {"out", out}});
   Tensor shape = outline(out);
   meta(shape, outline(a), outline(b));
-  check_dtype(operation, a);
+  check_dtypes(operation, {&a, &b});
   write(out, shape, multiply(a, b));
   return out;
 }
@@ -95,12 +99,7 @@ using AffineInto = Tensor& (*)(Tensor&, const Tensor&, const Tensor&, const Tens
 
 void check_affine(const char* operation, const Tensor& self, const Tensor& a, const Tensor& b,
                   const Scalar& beta, const Scalar& alpha) {
-  check_dtype(operation, a);
-  for (const Tensor* tensor : {&self, &b}) {
-    TORCH_CHECK_TYPE(tensor->scalar_type() == a.scalar_type(), "[", operation, "] got operands of ",
-                     self.scalar_type(), ", ", a.scalar_type(), " and ", b.scalar_type(),
-                     ", wanted one dtype");
-  }
+  check_dtypes(operation, {&a, &b, &self});
   TORCH_CHECK_TYPE(!beta.isComplex() && !alpha.isComplex(), "[", operation, "] got a complex alpha "
                    "or beta, wanted real ones for ", a.scalar_type());
 }

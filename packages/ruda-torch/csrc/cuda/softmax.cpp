@@ -6,12 +6,18 @@
 
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/_softmax.h>
 #include <ATen/ops/_softmax_backward_data.h>
-#include <ATen/ops/_safe_softmax_native.h>
+#include <ATen/ops/all.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/masked_fill.h>
+#include <ATen/ops/softmax.h>
+
+#include <limits>
 
 namespace ruda_torch {
 
@@ -82,6 +88,33 @@ Tensor log_softmax_backward(const Tensor& grad, const Tensor& output, int64_t di
                   dim, input_dtype);
 }
 
+Tensor safe_softmax(const Tensor& self, int64_t dim, std::optional<at::ScalarType> dtype) {
+  constexpr double nothing = -std::numeric_limits<double>::infinity();
+  const Tensor empty_rows = at::all(at::eq(self, nothing), dim, /*keepdim=*/true);
+  return at::masked_fill(at::softmax(self, dim, dtype), empty_rows, 0.0);
+}
+
+// ---- results that the caller gives --------------------------------------------------------------
+
+Tensor& put(Tensor& out, const Tensor& result) {
+  TORCH_CHECK(out.is_privateuseone() && out.scalar_type() == result.scalar_type(),
+              "[softmax] out: got ", out.scalar_type(), " on ", out.device(), ", wanted ",
+              result.scalar_type(), " on ", result.device());
+  at::native::resize_output(out, result.sizes());
+  return out.copy_(result);
+}
+
+template <auto compute>
+Tensor& forward_into(const Tensor& self, int64_t dim, bool half_to_float, Tensor& out) {
+  return put(out, compute(self, dim, half_to_float));
+}
+
+template <auto compute>
+Tensor& backward_into(const Tensor& grad, const Tensor& output, int64_t dim,
+                      at::ScalarType input_dtype, Tensor& out) {
+  return put(out, compute(grad, output, dim, input_dtype));
+}
+
 }  // namespace
 
 RUDA_CUDA_OPERATORS(library) {
@@ -89,7 +122,13 @@ RUDA_CUDA_OPERATORS(library) {
   library.impl("aten::_log_softmax", TORCH_FN(log_softmax));
   library.impl("aten::_softmax_backward_data", TORCH_FN(softmax_backward));
   library.impl("aten::_log_softmax_backward_data", TORCH_FN(log_softmax_backward));
-  library.impl("aten::_safe_softmax", TORCH_FN(at::native::_safe_softmax));
+  library.impl("aten::_softmax.out", TORCH_FN((forward_into<&at::_softmax>)));
+  library.impl("aten::_log_softmax.out", TORCH_FN((forward_into<&at::_log_softmax>)));
+  library.impl("aten::_log_softmax_backward_data.out",
+               TORCH_FN((backward_into<&at::_log_softmax_backward_data>)));
+  library.impl("aten::_softmax_backward_data.out",
+               TORCH_FN((backward_into<&at::_softmax_backward_data>)));
+  library.impl("aten::_safe_softmax", TORCH_FN(safe_softmax));
 }
 
 }  // namespace ruda_torch
