@@ -11,8 +11,8 @@ from ruda_dnn.pointwise.operators import binary, more_operands, unary
 
 
 @triton.jit
-def _rounded(value, TYPE: tl.constexpr):
-    """The value in the dtype TYPE, as the type that arithmetic on it has."""
+def _converted(value, TYPE: tl.constexpr):
+    """The value in the dtype TYPE, as torch converts it; a bool is its byte."""
     if value.dtype.is_floating():
         whole = value.to(tl.int64)
     else:
@@ -22,22 +22,34 @@ def _rounded(value, TYPE: tl.constexpr):
         result = value.to(tl.float32)
     if TYPE == "float64":
         result = value.to(tl.float64)
-    if TYPE == "float16":
-        result = value.to(tl.float32).to(tl.float16).to(tl.float32)
-    if TYPE == "bfloat16":
-        result = value.to(tl.float32).to(tl.bfloat16).to(tl.float32)
+    if TYPE == "float16" and not value.dtype.is_fp16():
+        result = value.to(tl.float32).to(tl.float16)
+    if TYPE == "bfloat16" and not value.dtype.is_bf16():
+        result = value.to(tl.float32).to(tl.bfloat16)
     if TYPE == "int8":
-        result = whole.to(tl.int8).to(tl.int64)
+        result = whole.to(tl.int8)
     if TYPE == "int16":
-        result = whole.to(tl.int16).to(tl.int64)
+        result = whole.to(tl.int16)
     if TYPE == "int32":
-        result = whole.to(tl.int32).to(tl.int64)
+        result = whole.to(tl.int32)
     if TYPE == "int64":
         result = whole.to(tl.int64)
     if TYPE == "uint8":
-        result = whole.to(tl.uint8).to(tl.int64)
+        result = whole.to(tl.uint8)
     if TYPE == "bool":
-        result = (value != 0).to(tl.int64)
+        result = (value != 0).to(tl.uint8)
+    return result
+
+
+@triton.jit
+def _rounded(value, TYPE: tl.constexpr):
+    """The value in the dtype TYPE, as the type that arithmetic on it has."""
+    narrow = _converted(value, TYPE)
+    result = narrow
+    if TYPE == "float16" or TYPE == "bfloat16":
+        result = narrow.to(tl.float32)
+    if not narrow.dtype.is_floating():
+        result = narrow.to(tl.int64)
     return result
 
 
@@ -75,8 +87,10 @@ def _apply(OP: tl.constexpr, OPERANDS: tl.constexpr, a, b, c, d, e):
 @triton.jit
 def _store(out, places, inside, value, TYPE: tl.constexpr, OUT: tl.constexpr):
     """Rounded to the operator's dtype, then to that of the result, as torch does."""
-    result = _rounded(_rounded(value, TYPE), OUT)
-    tl.store(out + places, result.to(out.dtype.element_ty), mask=inside)
+    result = value
+    if TYPE != OUT:
+        result = _rounded(value, TYPE)
+    tl.store(out + places, _converted(result, OUT), mask=inside)
 
 
 @triton.jit
