@@ -1,10 +1,10 @@
 """The one patch of torch's Python: the DLPack device of ruda tensors.
 
-`torch.from_dlpack(tensor)` first asks `tensor.__dlpack_device__()`. In torch 2.13 that method
-compares the device with the literal "privateuse1", which no renamed backend ever has, and raises
-`ValueError: Unknown device type`. It also calls every pinned CPU tensor CUDA memory, which a torch
-without CUDA then cannot import. The exchange itself is right. Nothing else of torch is changed, and
-nothing at all in a minor version that is not listed here.
+`torch.from_dlpack(tensor)` first asks `tensor.__dlpack_device__()`. In torch 2.11 to 2.13 that
+method compares the device with the literal "privateuse1", which no renamed backend ever has, and
+raises `ValueError: Unknown device type`. It also calls every pinned CPU tensor CUDA memory, which a
+torch without CUDA then cannot import. The exchange itself is right. Nothing else of torch is
+changed, and nothing at all in a minor version that is not listed here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-AFFECTED_MINORS = ("2.13",)
+AFFECTED_MINORS = ("2.11", "2.12", "2.13")
 
 
 def patch() -> None:
