@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -345,3 +350,48 @@ def test_ties_keep_their_order() -> None:
         found = up(x).sort(1, descending=descending)
         right = x.sort(stable=True, dim=1, descending=descending)
         same(found.indices, right.indices)
+
+
+# ---- processes of their own ---------------------------------------------------------------------
+
+
+def run(arguments: list[str], **settings: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RUDA_")}
+    double = {"RUDA_TARGET": "cuda", "RUDA_CUDA_DRIVER": "double"}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**kept, **double, **settings}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+def test_launches_are_those_of_launch_py(request: pytest.FixtureRequest) -> None:
+    """Dtypes, constants, promised alignment and grids, on the double."""
+    if request.config.getoption("--target") != "double":
+        pytest.skip("the driver double counts launches")
+    script = Path(__file__).with_name("indexing_launches.py")
+    done = run([str(script)], RUDA_DOUBLE_RECORD_ONLY="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+QUEUED = """
+import torch
+import ruda_torch
+table = torch.arange(1.0, 7.0, device="ruda").reshape(3, 2)
+index = torch.tensor([2, 3, -4], device="ruda")
+print(torch.nn.functional.embedding(index, table).tolist(), table[index].tolist())
+table[index] = 0.0
+table.index_add_(0, index, torch.ones(3, 2, device="ruda"))
+print(table.tolist())
+"""
+
+
+def test_queued_indices_out_of_range_read_zeros_and_write_nothing(
+    request: pytest.FixtureRequest,
+) -> None:
+    if request.config.getoption("--target") != "double":
+        pytest.skip("starts a process on the driver double")
+    done = run(["-c", QUEUED], RUDA_ASYNC="1", RUDA_TORCH_ASYNC="1")
+    assert done.returncode == 0, done.stderr
+    zeros = [[5.0, 6.0], [0.0, 0.0], [0.0, 0.0]]
+    table = [[1.0, 2.0], [3.0, 4.0], [1.0, 1.0]]
+    assert done.stdout == f"{zeros} {zeros}\n{table}\n"
