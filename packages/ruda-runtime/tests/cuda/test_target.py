@@ -106,7 +106,7 @@ def test_a_forked_child_is_told_why_it_cannot_use_the_gpu(script: Script) -> Non
         sys.exit(0)  # and ends as every process does
     assert os.waitpid(child, 0)[1] == 0
     print(x.numpy().tolist())
-    del event, pinned  # the double lists what is alive at exit
+    del pinned  # the double lists what is alive at exit
     """
     done = script(code)
     assert (done.stdout, done.stderr) == ("child\n[0.0, 1.0, 2.0, 3.0]\n", "")

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdio>
 #include <mutex>
+#include <unordered_set>
 
 #include <ruda/entry.hpp>
 
@@ -25,6 +26,17 @@ struct stream_record {
 std::array<stream_record, capacity> records;
 std::mutex mutex;
 
+// Events that outlive the target, in global variables, are destroyed with it.
+struct event_table {
+  std::mutex mutex;
+  std::unordered_set<CUevent> alive;
+};
+
+event_table& the_events() {
+  static event_table* shared = new event_table;
+  return *shared;
+}
+
 CUstream existing(int32_t id) noexcept {
   return id >= 0 && static_cast<size_t>(id) < capacity
              ? records[id].handle.load(std::memory_order_acquire)
@@ -45,6 +57,15 @@ int32_t with_event(int32_t id, const char* operation, ruda_error* error, Use&& u
   }
   api().cuEventDestroy(event);  // the driver keeps it until the wait is over
   return status;
+}
+
+int32_t create_event(CUevent* event, bool timing, ruda_error* error) {
+  return guard("record_event", error, [&]() -> int32_t {
+    RUDA_CUDA("record_event", error, cuEventCreate, event, timing ? 0 : event_disable_timing);
+    const std::lock_guard lock(the_events().mutex);
+    the_events().alive.insert(*event);
+    return RUDA_OK;
+  });
 }
 
 int32_t wait_on(CUstream stream, CUevent event, const char* operation, ruda_error* error) {
@@ -143,8 +164,7 @@ std::string last_launch_text(int32_t id) {
 int32_t record_event(CUevent* event, bool timing, int32_t id, ruda_error* error) noexcept {
   const CUstream stream = driver_stream(id, "record_event", error);
   if (stream == nullptr) return error != nullptr ? error->code : RUDA_ERROR_RUNTIME;
-  if (*event == nullptr)
-    RUDA_CUDA("record_event", error, cuEventCreate, event, timing ? 0 : event_disable_timing);
+  if (*event == nullptr) RUDA_TRY(create_event(event, timing, error));
   RUDA_CUDA("record_event", error, cuEventRecord, *event, stream);
   return RUDA_OK;
 }
@@ -179,8 +199,12 @@ int32_t elapsed_time(CUevent begin, CUevent end, double* milliseconds, ruda_erro
 }
 
 void destroy_event(CUevent event) noexcept {
-  if (event != nullptr && usable() && enter("destroy_event", nullptr) == RUDA_OK)
-    api().cuEventDestroy(event);
+  if (event == nullptr || !usable() || enter("destroy_event", nullptr) != RUDA_OK) return;
+  {
+    const std::lock_guard lock(the_events().mutex);
+    if (the_events().alive.erase(event) == 0) return;
+  }
+  api().cuEventDestroy(event);
 }
 
 void finish_streams() noexcept {
@@ -190,6 +214,11 @@ void finish_streams() noexcept {
 }
 
 void destroy_streams() noexcept {
+  {
+    const std::lock_guard lock(the_events().mutex);
+    for (const CUevent each : the_events().alive) api().cuEventDestroy(each);
+    the_events().alive.clear();
+  }
   for (stream_record& each : records)
     if (const CUstream handle = each.handle.exchange(nullptr)) api().cuStreamDestroy(handle);
 }

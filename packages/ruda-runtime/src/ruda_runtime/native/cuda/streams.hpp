@@ -41,6 +41,6 @@ void destroy_event(CUevent event) noexcept;
 
 // The process ends: waits for the work of all streams and prints the error it ended with.
 void finish_streams() noexcept;
-void destroy_streams() noexcept;
+void destroy_streams() noexcept;  // and events
 
 }  // namespace ruda::native::cuda
