@@ -2,12 +2,9 @@
 
 #include "native_launch.h"
 
-#include "../cuda/target.h"
-
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <ruda/dnn.h>
 #include <torch/library.h>
 
@@ -106,51 +103,30 @@ at::TensorOptions result_options(TensorList gradients, const char* operation) {
   return gradients[0].options();
 }
 
-// A number that a kernel hands to the host, as a tensor on ruda: the tensor's own memory is the place
-// for it on the host target.
-template <class T>
-class Number {
- public:
-  explicit Number(at::TensorOptions options)
-      : tensor_(at::empty({}, options.dtype(c10::CppTypeToScalarType<T>::value))) {}
-
-  T* place() { return on_cuda() ? &value_ : tensor_.mutable_data_ptr<T>(); }
-
-  Tensor take() {
-    if (on_cuda()) {
-      tensor_.copy_(at::scalar_tensor(value_, tensor_.options().device(at::kCPU)));
-    }
-    return std::move(tensor_);
-  }
-
- private:
-  Tensor tensor_;
-  T value_{};
-};
-
 Tensor unscale_gradients(TensorList gradients, double scale) {
   static const Kernel kernel("gradient.unscale", ruda::gradient_unscale_args_layout);
-  Number<int32_t> finite(result_options(gradients, "unscale_gradients_"));
+  Tensor finite = at::empty({}, result_options(gradients, "unscale_gradients_").dtype(at::kInt));
   Views views("unscale_gradients_");
   const auto list = flat_views(views, gradients, "gradients");
   const ruda::gradient_unscale_args args{list.data(), static_cast<int64_t>(list.size()), scale,
-                                         finite.place()};
+                                         finite.mutable_data_ptr<int32_t>()};
   kernel.launch(&args);
   if (scale != 1.0) mark_changed(gradients);
-  return finite.take();
+  return finite;
 }
 
 std::tuple<Tensor, Tensor> gradient_norm(TensorList gradients, double scale) {
   static const Kernel kernel("gradient.norm", ruda::gradient_norm_args_layout);
   const auto options = result_options(gradients, "gradient_norm");
-  Number<double> norm(options);
-  Number<int32_t> finite(options);
+  Tensor norm = at::empty({}, options.dtype(at::kDouble));
+  Tensor finite = at::empty({}, options.dtype(at::kInt));
   Views views("gradient_norm");
   const auto list = flat_views(views, gradients, "gradients");
   const ruda::gradient_norm_args args{list.data(), static_cast<int64_t>(list.size()), scale,
-                                      norm.place(), finite.place()};
+                                      norm.mutable_data_ptr<double>(),
+                                      finite.mutable_data_ptr<int32_t>()};
   kernel.launch(&args);
-  return {norm.take(), finite.take()};
+  return {std::move(norm), std::move(finite)};
 }
 
 void adamw_step_meta(TensorList parameters, TensorList gradients, TensorList masters,
