@@ -46,6 +46,26 @@ def _mask_tile(score, seen, mask, places, MASK: tl.constexpr):
 
 
 @triton.jit
+def _row_block(block, ratio, group, q_count, k_count, bottom_right, BM: tl.constexpr):
+    """A block's rows: query, head, whether they exist; how far behind a query its key stands; and
+    the block's first and last query."""
+    r = block * BM + tl.arange(0, BM)
+    query = r // ratio
+    head = (group * ratio + r % ratio).to(tl.int64)
+    shift = tl.where(bottom_right != 0, k_count - q_count, 0)
+    first = block * BM // ratio
+    last = tl.minimum((block * BM + BM - 1) // ratio, q_count - 1)
+    return query, head, query < q_count, shift, first, last
+
+
+@triton.jit
+def _visible(score, exists, position, key, left, right, mask, places, MASK: tl.constexpr):
+    """Applies the band and the mask to the pairs that exist."""
+    seen = exists & (key >= position - left) & (key <= position + right)
+    return _mask_tile(score, seen, mask, places, MASK)
+
+
+@triton.jit
 def _any_not_finite(values):
     return tl.sum(tl.sum(tl.where(tl.abs(values) < float("inf"), 0, 1), 1), 0) > 0
 
@@ -104,15 +124,10 @@ def forward(
     sequence = pair // groups
     group = pair % groups
     q_start, q_count, k_start, k_count, before = _lengths(sequence, cu_q, cu_k, q_length, k_length)
-    ratio = heads // groups
-    r = block * BM + tl.arange(0, BM)
-    query = r // ratio
-    head = group * ratio + r % ratio
-    valid = query < q_count
-    shift = tl.where(bottom_right != 0, k_count - q_count, 0)
+    query, head, valid, shift, first, last = _row_block(
+        block, heads // groups, group, q_count, k_count, bottom_right, BM
+    )
     position = query + shift
-    first = block * BM // ratio
-    last = tl.minimum((block * BM + BM - 1) // ratio, q_count - 1)
     steps = tl.cdiv(tl.cdiv(k_count, BN), tl.num_programs(1)) * BN  # keys of a split
     begin = tl.maximum(first + shift - left, tl.program_id(1) * steps)
     begin = tl.maximum(begin, 0) // BN * BN
@@ -124,13 +139,12 @@ def forward(
     e = tl.arange(0, BV)
     batch = sequence.to(tl.int64)
     row = q_start + query
-    q_places = batch * q_batch + row * q_row + head.to(tl.int64) * q_head
+    q_places = batch * q_batch + row * q_row + head * q_head
     q_inside = valid[:, None] & (d < width)[None, :]
     q_tile = tl.load(q + q_places[:, None] + d[None, :], mask=q_inside, other=0.0)
     k_base = k + batch * k_batch + group.to(tl.int64) * k_head
     v_base = v + batch * v_batch + group.to(tl.int64) * v_head
-    mask_places = batch * mask_batch + head.to(tl.int64) * mask_head
-    mask_places = mask_places + query.to(tl.int64) * mask_row
+    mask_places = batch * mask_batch + head * mask_head + query.to(tl.int64) * mask_row
     peak = tl.full([BM], float("-inf"), tl.float32)
     total = tl.zeros([BM], tl.float32)
     sums = tl.zeros([BM, BV], tl.float32)
@@ -141,11 +155,9 @@ def forward(
         k_tile = tl.load(k_base + k_row_of[None, :] + d[:, None],
                          mask=known[None, :] & (d < width)[:, None], other=0.0)  # fmt: skip
         score = dot(q_tile, k_tile) * (scale * LOG2E)
-        seen = valid[:, None] & known[None, :]
-        seen = seen & (key[None, :] >= (position - left)[:, None])
-        seen = seen & (key[None, :] <= (position + right)[:, None])
         places = mask_places[:, None] + key.to(tl.int64)[None, :] * mask_key
-        score, seen = _mask_tile(score, seen, mask, places, MASK)
+        score, seen = _visible(score, valid[:, None] & known[None, :], position[:, None],
+                               key[None, :], left, right, mask, places, MASK)  # fmt: skip
         score = tl.where(seen, score, float("-inf"))
         raised = tl.maximum(peak, tl.max(score, 1))
         level = tl.where(raised == float("-inf"), 0.0, raised)
@@ -166,8 +178,8 @@ def forward(
             k_one = tl.load(k_base + (k_start + one) * k_row + d, mask=d < width, other=0.0)
             v_one = tl.load(v_base + (k_start + one) * v_row + e, mask=e < value_width, other=0.0)
             single = tl.sum(wide * k_one.to(tl.float32)[None, :], 1) * (scale * LOG2E)
-            sees = valid & (one >= position - left) & (one <= position + right)
-            single, sees = _mask_tile(single, sees, mask, mask_places + one * mask_key, MASK)
+            places = mask_places + one * mask_key
+            single, sees = _visible(single, valid, position, one, left, right, mask, places, MASK)
             share = tl.exp2(single - level)[:, None] * v_one.to(tl.float32)[None, :]
             sums += tl.where(sees[:, None], share, 0.0)
 
@@ -180,13 +192,13 @@ def forward(
     else:
         level = tl.where(peak == float("-inf"), 0.0, peak)
         result = sums / tl.where(total == 0.0, 1.0, total)[:, None]
-        places = batch * out_batch + row * out_row + head.to(tl.int64) * out_head
+        places = batch * out_batch + row * out_row + head * out_head
         inside = valid[:, None] & (e < value_width)[None, :]
         tl.store(out + places[:, None] + e[None, :], result.to(out.dtype.element_ty), mask=inside)
         if lse is not None:
             logarithm = (level + tl.log2(total)) * LN2
             logarithm = tl.where(total == 0.0, float("-inf"), logarithm)
-            places = batch * lse_batch + row * lse_row + head.to(tl.int64) * lse_head
+            places = batch * lse_batch + row * lse_row + head * lse_head
             tl.store(lse + places, logarithm, mask=valid)
 
 
@@ -372,12 +384,10 @@ def backward_keys(
         level = tl.load(lse + l_places, mask=valid, other=0.0) * LOG2E
         product = tl.load(delta + (before + query) * heads + head, mask=valid, other=0.0)
         score = dot(k_tile, tl.trans(q_tile)) * (scale * LOG2E)  # [BN, BM]
-        seen = known[:, None] & valid[None, :]
-        seen = seen & (key[:, None] >= (position - left)[None, :])
-        seen = seen & (key[:, None] <= (position + right)[None, :])
         places = batch * mask_batch + head * mask_head + query.to(tl.int64) * mask_row
         places = places[None, :] + key.to(tl.int64)[:, None] * mask_key
-        score, seen = _mask_tile(score, seen, mask, places, MASK)
+        score, seen = _visible(score, known[:, None] & valid[None, :], position[None, :],
+                               key[:, None], left, right, mask, places, MASK)  # fmt: skip
         weight = tl.where(seen, tl.exp2(score - level[None, :]), 0.0)
         if dv is not None:
             v_sums = dot(weight.to(grad.dtype.element_ty), g_tile, v_sums)
@@ -402,10 +412,9 @@ def backward_keys(
                             mask=e < value_width, other=0.0).to(tl.float32)  # fmt: skip
             height = tl.load(lse + batch * lse_batch + line * lse_row + which * lse_head) * LOG2E
             single = tl.sum(k_wide * q_one[None, :], 1) * (scale * LOG2E)
-            sees = known & (key >= at - left) & (key <= at + right)
             spots = batch * mask_batch + which * mask_head + place.to(tl.int64) * mask_row
             spots = spots + key.to(tl.int64) * mask_key
-            single, sees = _mask_tile(single, sees, mask, spots, MASK)
+            single, sees = _visible(single, known, at, key, left, right, mask, spots, MASK)
             share = tl.where(sees, tl.exp2(single - height), 0.0)
             if dv is not None:
                 v_sums += tl.where(sees[:, None], share[:, None] * g_one[None, :], 0.0)
@@ -480,15 +489,10 @@ def backward_queries(
     sequence = pair // groups
     group = pair % groups
     q_start, q_count, k_start, k_count, before = _lengths(sequence, cu_q, cu_k, q_length, k_length)
-    ratio = heads // groups
-    r = block * BM + tl.arange(0, BM)
-    query = r // ratio
-    head = (group * ratio + r % ratio).to(tl.int64)
-    valid = query < q_count
-    shift = tl.where(bottom_right != 0, k_count - q_count, 0)
+    query, head, valid, shift, first, last = _row_block(
+        block, heads // groups, group, q_count, k_count, bottom_right, BM
+    )
     position = query + shift
-    first = block * BM // ratio
-    last = tl.minimum((block * BM + BM - 1) // ratio, q_count - 1)
     begin = tl.maximum(first + shift - left, 0) // BN * BN
     end = tl.minimum(last + shift + right + 1, k_count)
     end = tl.where(first < q_count, end, 0)
@@ -520,11 +524,9 @@ def backward_queries(
         v_tile = tl.load(v_base + v_row_of[:, None] + e[None, :],
                          mask=known[:, None] & (e < value_width)[None, :], other=0.0)  # fmt: skip
         score = dot(q_tile, tl.trans(k_tile)) * (scale * LOG2E)
-        seen = valid[:, None] & known[None, :]
-        seen = seen & (key[None, :] >= (position - left)[:, None])
-        seen = seen & (key[None, :] <= (position + right)[:, None])
         places = mask_places[:, None] + key.to(tl.int64)[None, :] * mask_key
-        score, seen = _mask_tile(score, seen, mask, places, MASK)
+        score, seen = _visible(score, valid[:, None] & known[None, :], position[:, None],
+                               key[None, :], left, right, mask, places, MASK)  # fmt: skip
         weight = tl.where(seen, tl.exp2(score - level[:, None]), 0.0)
         slope = dot(g_tile, tl.trans(v_tile)) - product[:, None]
         slope = tl.where(seen, weight * slope, 0.0)
@@ -540,8 +542,8 @@ def backward_queries(
             k_one = k_one.to(tl.float32)
             v_one = v_one.to(tl.float32)
             single = tl.sum(q_wide * k_one[None, :], 1) * (scale * LOG2E)
-            sees = valid & (one >= position - left) & (one <= position + right)
-            single, sees = _mask_tile(single, sees, mask, mask_places + one * mask_key, MASK)
+            places = mask_places + one * mask_key
+            single, sees = _visible(single, valid, position, one, left, right, mask, places, MASK)
             share = tl.exp2(single - level)
             rise = share * (tl.sum(g_wide * v_one[None, :], 1) - product)
             sums += tl.where(sees[:, None], rise[:, None] * k_one[None, :], 0.0)

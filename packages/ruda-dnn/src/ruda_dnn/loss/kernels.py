@@ -6,7 +6,7 @@ Valid rows are gathered first: `index[i]` is the place of the i-th row that coun
 import triton
 import triton.language as tl
 
-from ..softmax.kernels import include
+from ..softmax.kernels import include, merge_lanes
 
 
 @triton.jit
@@ -98,9 +98,7 @@ def cross_entropy(
             column = start + tl.arange(0, BLOCK)
             value = tl.load(logit_row + column, mask=column < classes, other=float("-inf"))
             highest, sums = include(highest, sums, value)
-        peak = tl.max(highest, 0)
-        scaled = tl.where(highest == float("-inf"), sums, sums * tl.exp(highest - peak))
-        total = tl.sum(scaled, 0)
+        peak, total = merge_lanes(highest, sums)
         # In this order the largest logit as the target leaves the logarithm alone.
         logit = tl.load(logit_row + chosen)
         tl.store(losses + first + row, (peak - logit) + tl.log(total))

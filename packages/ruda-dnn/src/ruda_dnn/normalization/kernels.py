@@ -21,6 +21,14 @@ def _exact_rstd(x_row, width, epsilon, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _weighted(value, weight, places, inside):
+    """value * weight where there is one."""
+    if weight is not None:
+        value = value * tl.load(weight + places, mask=inside, other=0.0).to(tl.float32)
+    return value
+
+
+@triton.jit
 def rms_norm_forward(
     x,  # [rows, width]
     weight,  # [width] or None
@@ -50,17 +58,14 @@ def rms_norm_forward(
         scale = _exact_rstd(x_row, width, epsilon, BLOCK)
     tl.store(rstd + row, scale)
     if ONE_PASS:
-        value = value * scale
-        if weight is not None:
-            value = value * tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+        value = _weighted(value * scale, weight, columns, inside)
         tl.store(y_row + columns, value.to(y.dtype.element_ty), mask=inside)
     else:
         for start in range(0, width, BLOCK):
             places = start + columns
             within = places < width
             more = tl.load(x_row + places, mask=within, other=0.0).to(tl.float32) * scale
-            if weight is not None:
-                more = more * tl.load(weight + places, mask=within, other=0.0).to(tl.float32)
+            more = _weighted(more, weight, places, within)
             tl.store(y_row + places, more.to(y.dtype.element_ty), mask=within)
 
 
@@ -87,8 +92,7 @@ def rms_norm_backward(
         inside = columns < width
         normal = tl.load(x_row + columns, mask=inside, other=0.0).to(tl.float32) * scale
         upper = tl.load(grad_row + columns, mask=inside, other=0.0).to(tl.float32)
-        if weight is not None:
-            upper = upper * tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+        upper = _weighted(upper, weight, columns, inside)
         mean = tl.sum(tl.where(inside, upper * normal, 0.0)) / width
         result = scale * (upper - normal * mean)
         tl.store(dx_row + columns, result.to(dx.dtype.element_ty), mask=inside)
@@ -97,8 +101,7 @@ def rms_norm_backward(
             places = start + columns
             within = places < width
             wide = tl.load(grad_row + places, mask=within, other=0.0).to(tl.float32)
-            if weight is not None:
-                wide = wide * tl.load(weight + places, mask=within, other=0.0).to(tl.float32)
+            wide = _weighted(wide, weight, places, within)
             one = tl.load(x_row + places, mask=within, other=0.0).to(tl.float32) * scale
             products += tl.where(within, wide * one, 0.0)
         average = tl.sum(products) / width
@@ -106,8 +109,7 @@ def rms_norm_backward(
             places = start + columns
             within = places < width
             wide = tl.load(grad_row + places, mask=within, other=0.0).to(tl.float32)
-            if weight is not None:
-                wide = wide * tl.load(weight + places, mask=within, other=0.0).to(tl.float32)
+            wide = _weighted(wide, weight, places, within)
             one = tl.load(x_row + places, mask=within, other=0.0).to(tl.float32) * scale
             out = scale * (wide - one * average)
             tl.store(dx_row + places, out.to(dx.dtype.element_ty), mask=within)
@@ -183,9 +185,7 @@ def layer_norm_forward(
     tl.store(mean + row, near + rest)
     tl.store(rstd + row, scale)
     if ONE_PASS:
-        value = ((value - near) - rest) * scale
-        if weight is not None:
-            value = value * tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+        value = _weighted(((value - near) - rest) * scale, weight, columns, inside)
         if bias is not None:
             value = value + tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
         tl.store(y_row + columns, value.to(y.dtype.element_ty), mask=inside)
@@ -194,9 +194,7 @@ def layer_norm_forward(
             places = start + columns
             within = places < width
             more = tl.load(x_row + places, mask=within, other=0.0).to(tl.float32)
-            more = ((more - near) - rest) * scale
-            if weight is not None:
-                more = more * tl.load(weight + places, mask=within, other=0.0).to(tl.float32)
+            more = _weighted(((more - near) - rest) * scale, weight, places, within)
             if bias is not None:
                 more = more + tl.load(bias + places, mask=within, other=0.0).to(tl.float32)
             tl.store(y_row + places, more.to(y.dtype.element_ty), mask=within)
@@ -232,8 +230,7 @@ def layer_norm_backward(
         rests += centred
         if dx is not None:
             upper = tl.load(grad_row + places, mask=within, other=0.0).to(tl.float32)
-            if weight is not None:
-                upper = upper * tl.load(weight + places, mask=within, other=0.0).to(tl.float32)
+            upper = _weighted(upper, weight, places, within)
             uppers += upper
             products += upper * (centred * scale)
     left = (tl.sum(rests) / width) * scale
@@ -248,8 +245,7 @@ def layer_norm_backward(
             normal = tl.load(x_row + places, mask=within, other=0.0).to(tl.float32) - stored
             normal = normal * scale - left
             upper = tl.load(grad_row + places, mask=within, other=0.0).to(tl.float32)
-            if weight is not None:
-                upper = upper * tl.load(weight + places, mask=within, other=0.0).to(tl.float32)
+            upper = _weighted(upper, weight, places, within)
             out = scale * ((upper - upper_mean) - normal * product_mean)
             tl.store(dx + row * width + places, out.to(dx.dtype.element_ty), mask=within)
 

@@ -44,6 +44,17 @@ def _count(row, ALIGNED: tl.constexpr):
 
 
 @triton.jit
+def _gradient_chunk(
+    table, tensors, KIND: tl.constexpr, ALIGNED: tl.constexpr, CHUNK: tl.constexpr
+):  # fmt: skip
+    """The gradient of this program's chunk, its number of elements, and where the chunk begins."""
+    chunk = tl.program_id(0)
+    row = _row_of(table, chunk, tensors, 3)
+    gradient = _pointer(tl.load(row + 2), KIND, ALIGNED)
+    return gradient, _count(row, ALIGNED), (chunk - tl.load(row)) * CHUNK
+
+
+@triton.jit
 def adamw(
     table,  # [tensors, 7]: first chunk, count, parameter, gradient, master, first, second moment
     tensors,
@@ -105,11 +116,7 @@ def unscale(
     CHUNK: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    chunk = tl.program_id(0)
-    row = _row_of(table, chunk, tensors, 3)
-    count = _count(row, ALIGNED)
-    gradient = _pointer(tl.load(row + 2), KIND, ALIGNED)
-    begin = (chunk - tl.load(row)) * CHUNK
+    gradient, count, begin = _gradient_chunk(table, tensors, KIND, ALIGNED, CHUNK)
     bad = tl.zeros([BLOCK], tl.int32)
     for start in range(0, CHUNK, BLOCK):
         places = begin + start + tl.arange(0, BLOCK)
@@ -120,7 +127,7 @@ def unscale(
             tl.store(gradient + places, stored, mask=inside)
             value = stored.to(tl.float32)
         bad += tl.where(tl.abs(value) < float("inf"), 0, 1)
-    tl.store(flags + chunk, tl.where(tl.sum(bad) == 0, 1, 0))
+    tl.store(flags + tl.program_id(0), tl.where(tl.sum(bad) == 0, 1, 0))
 
 
 @triton.jit
@@ -135,18 +142,14 @@ def square_sums(
     BLOCK: tl.constexpr,
 ):
     """Sums of (value * scale)^2, the product in float32, the sum in float64."""
-    chunk = tl.program_id(0)
-    row = _row_of(table, chunk, tensors, 3)
-    count = _count(row, ALIGNED)
-    gradient = _pointer(tl.load(row + 2), KIND, ALIGNED)
-    begin = (chunk - tl.load(row)) * CHUNK
+    gradient, count, begin = _gradient_chunk(table, tensors, KIND, ALIGNED, CHUNK)
     total = tl.zeros([BLOCK], tl.float64)
     for start in range(0, CHUNK, BLOCK):
         places = begin + start + tl.arange(0, BLOCK)
         value = tl.load(gradient + places, mask=places < count, other=0.0).to(tl.float32) * scale
         wide = value.to(tl.float64)
         total += wide * wide
-    tl.store(sums + chunk, tl.sum(total))
+    tl.store(sums + tl.program_id(0), tl.sum(total))
 
 
 @triton.jit

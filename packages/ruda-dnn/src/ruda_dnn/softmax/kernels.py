@@ -19,6 +19,24 @@ def include(highest, total, value):
 
 
 @triton.jit
+def merge_lanes(highest, total):
+    """The maximum of all lanes and their sum of e^(value - maximum)."""
+    peak = tl.max(highest, 0)
+    scaled = tl.where(highest == float("-inf"), total, total * tl.exp(highest - peak))
+    return peak, tl.sum(scaled, 0)
+
+
+@triton.jit
+def _column_tile(start, count, inner, STEPS: tl.constexpr, LANES: tl.constexpr):
+    """Places of a tile of the axis and the lanes of this program, and whether they exist."""
+    lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
+    step = start + tl.arange(0, STEPS)
+    inside = (step < count)[:, None] & (lane < inner)[None, :]
+    begin = tl.program_id(1).to(tl.int64) * count * inner
+    return begin + step.to(tl.int64)[:, None] * inner + lane[None, :], inside
+
+
+@triton.jit
 def _result(value, peak, total, LOGARITHM: tl.constexpr):
     if LOGARITHM:
         result = (value - peak) - tl.log(total)
@@ -52,9 +70,7 @@ def softmax_rows(
             places = start + columns
             value = tl.load(x + row + places, mask=places < count, other=float("-inf"))
             highest, sums = include(highest, sums, value.to(tl.float32))
-        top = tl.max(highest, 0)
-        scaled = tl.where(highest == float("-inf"), sums, sums * tl.exp(highest - top))
-        whole = tl.sum(scaled, 0)
+        top, whole = merge_lanes(highest, sums)
         for start in range(0, count, BLOCK):
             places = start + columns
             within = places < count
@@ -73,24 +89,17 @@ def softmax_columns(
     STEPS: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
-    start_of = tl.program_id(1).to(tl.int64) * count * inner
-    valid = lane < inner
     highest = tl.full([STEPS, LANES], float("-inf"), tl.float32)
     sums = tl.zeros([STEPS, LANES], tl.float32)
     for start in range(0, count, STEPS):
-        step = start + tl.arange(0, STEPS)
-        inside = (step < count)[:, None] & valid[None, :]
-        places = start_of + step.to(tl.int64)[:, None] * inner + lane[None, :]
+        places, inside = _column_tile(start, count, inner, STEPS, LANES)
         value = tl.load(x + places, mask=inside, other=float("-inf")).to(tl.float32)
         highest, sums = include(highest, sums, value)
     peak = tl.max(highest, 0)
     scaled = tl.where(highest == float("-inf"), sums, sums * tl.exp(highest - peak[None, :]))
     total = tl.sum(scaled, 0)
     for start in range(0, count, STEPS):
-        step = start + tl.arange(0, STEPS)
-        inside = (step < count)[:, None] & valid[None, :]
-        places = start_of + step.to(tl.int64)[:, None] * inner + lane[None, :]
+        places, inside = _column_tile(start, count, inner, STEPS, LANES)
         value = tl.load(x + places, mask=inside, other=0.0).to(tl.float32)
         result = _result(value, peak[None, :], total[None, :], LOGARITHM)
         tl.store(y + places, result.to(y.dtype.element_ty), mask=inside)
@@ -157,14 +166,9 @@ def softmax_columns_backward(
     STEPS: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
-    start_of = tl.program_id(1).to(tl.int64) * count * inner
-    valid = lane < inner
     sums = tl.zeros([STEPS, LANES], tl.float32)
     for start in range(0, count, STEPS):
-        step = start + tl.arange(0, STEPS)
-        inside = (step < count)[:, None] & valid[None, :]
-        places = start_of + step.to(tl.int64)[:, None] * inner + lane[None, :]
+        places, inside = _column_tile(start, count, inner, STEPS, LANES)
         upper = tl.load(grad + places, mask=inside, other=0.0).to(tl.float32)
         if LOGARITHM:
             sums += upper
@@ -172,9 +176,7 @@ def softmax_columns_backward(
             sums += upper * tl.load(y + places, mask=inside, other=0.0).to(tl.float32)
     total = tl.sum(sums, 0)
     for start in range(0, count, STEPS):
-        step = start + tl.arange(0, STEPS)
-        inside = (step < count)[:, None] & valid[None, :]
-        places = start_of + step.to(tl.int64)[:, None] * inner + lane[None, :]
+        places, inside = _column_tile(start, count, inner, STEPS, LANES)
         upper = tl.load(grad + places, mask=inside, other=0.0).to(tl.float32)
         value = tl.load(y + places, mask=inside, other=0.0).to(tl.float32)
         result = _gradient(upper, value, total[None, :], LOGARITHM)
