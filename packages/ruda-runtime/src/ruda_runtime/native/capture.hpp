@@ -75,6 +75,7 @@ void end_capture(int32_t id) noexcept;
 
 bool is_captured(int32_t id) noexcept;
 int32_t is_capturing(int32_t id) noexcept;  // the same, as ruda_api has it
+
 // While one lives, no capture begins: what is_captured() says does not become true. For calls on streams
 // of other threads, which a driver would take into a capture that begins there.
 class no_new_captures {
