@@ -148,6 +148,8 @@ def _lost_context() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Of pytest-timeout, which may be missing: stuck processes are ended from outside.
+    config.addinivalue_line("markers", "timeout: seconds that a test may take")
     plan = json.loads(Path(os.environ["GPU_VALIDATION_PLAN"]).read_text())
     reporter = _Reporter(Path(os.environ["GPU_VALIDATION_EVENTS"]), plan)
     config.pluginmanager.register(reporter, "gpu-validation-cases")
