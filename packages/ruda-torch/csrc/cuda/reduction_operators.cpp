@@ -88,11 +88,30 @@ void cumsum_table(const Tensor& result, const Tensor& self, int64_t dim) {
 
 // ---- operators ----------------------------------------------------------------------------------
 
-Tensor sum(const Tensor& self, OptionalType type) {
-  return make<native::structured_sum_out>(self, Dims(at::IntArrayRef{}), false, type);
+// Whether the kernel converts the values. ATen would convert the tensor first: it leaves that to
+// kernels of CUDA alone.
+bool sums_as_it_is(const Tensor& self, c10::ScalarType type) {
+  const auto own = self.scalar_type();
+  if (own == at::kHalf || own == at::kBFloat16) return type == at::kFloat;
+  return at::isIntegralType(own, /*includeBool=*/true) && type == at::kLong;
 }
+
 Tensor sum_dims(const Tensor& self, Dims dims, bool keep, OptionalType type) {
-  return make<native::structured_sum_out>(self, dims, keep, type);
+  const bool integral = at::isIntegralType(self.scalar_type(), /*includeBool=*/true);
+  const auto made = type.value_or(integral ? at::kLong : self.scalar_type());
+  if (!sums_as_it_is(self, made)) {
+    return make<native::structured_sum_out>(self, dims, keep, type);
+  }
+  const auto mask = native::make_dim_mask(dims, self.dim());
+  Tensor result = at::empty(native::shape_from_dim_mask(self, mask, keep),
+                            self.options().dtype(made));
+  if (self.numel() == 0) return result.zero_();
+  auto iterator = at::meta::make_reduction(self, result, dims, keep, self.scalar_type());
+  reduce("sum", iterator, {"sum"});
+  return result;
+}
+Tensor sum(const Tensor& self, OptionalType type) {
+  return sum_dims(self, Dims(at::IntArrayRef{}), false, type);
 }
 Tensor& sum_out(const Tensor& self, Dims dims, bool keep, OptionalType type, Tensor& out) {
   return write<native::structured_sum_out>(out, self, dims, keep, type);

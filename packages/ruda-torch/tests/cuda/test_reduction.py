@@ -206,3 +206,16 @@ def test_gradients() -> None:
         value.backward()
         results.append(leaf.grad.cpu())
     torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-6)
+
+
+def test_the_kernels_convert_what_they_sum() -> None:
+    """No converted copy of the tensor is made first."""
+    x = torch.randn(64, 96).bfloat16().to("ruda")
+    torch.ruda.synchronize()
+    for call in (lambda: x.sum(1, dtype=torch.float32), lambda: (x > 0).sum(0)):
+        call()
+        torch.ruda.reset_peak_memory_stats()
+        before = torch.ruda.memory_allocated()
+        call()
+        mask = x.numel()
+        assert torch.ruda.max_memory_allocated() - before <= mask + 4096

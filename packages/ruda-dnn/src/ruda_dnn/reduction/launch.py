@@ -22,7 +22,7 @@ from ruda_runtime.launch import (
 
 _KERNELS = "ruda_dnn.reduction.kernels"
 _KEPT = {"kept0": "i64", "kept1": "i64", "kept2": "i64", "in0": "i64=1", "in1": "i64",
-         "in2": "i64", "in3": "i64", "out0": "i64=1", "out1": "i64", "out2": "i64",
+         "in2": "i64", "in3": "i64", "out0": "i64", "out1": "i64", "out2": "i64",
          "out3": "i64"}  # fmt: skip
 _PARTS = {"outputs": "i64", "count": "i64", "part": "i64", "part_stride": "i64"}
 _TILE = {"DIMS": "constexpr", "ROWS": "constexpr", "BLOCK": "constexpr", "ACROSS": "constexpr"}
@@ -250,10 +250,11 @@ def bundle() -> list[Specialisation]:
                 vector(given), vector(made), kept, Dims((length,), ((1,),)), combine=combine,
                 mapping=mapping, finish=finish, scratch=scratch,
             )  # fmt: skip
-        launches += reduce(
-            vector(given), vector(made), Dims((64,), ((1,), (1,))), Dims((4096,), ((64,),)),
-            combine=combine, mapping=mapping, finish=finish, scratch=scratch,
-        )  # fmt: skip
+        for length in (64, 4096):
+            launches += reduce(
+                vector(given), vector(made), Dims((64,), ((1,), (1,))), Dims((length,), ((64,),)),
+                combine=combine, mapping=mapping, finish=finish, scratch=scratch,
+            )  # fmt: skip
     for dtype in (*FLOATS, "int64"):
         for largest, values in ((True, None), (True, vector(dtype)), (False, None)):
             for length in (32, 256, 2048, 1 << 15):
