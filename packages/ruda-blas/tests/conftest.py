@@ -38,8 +38,8 @@ HOST_TESTS = {
     "test_scratch_of_half_products_is_bounded": "the host's scratch memory",
     "test_scratch_is_bounded": "the host's scratch memory",
     "test_bits_do_not_depend_on_the_threads": "the host's threads",
-    "test_peer": "large: seconds of interpretation",
 }
+LARGE_TESTS = {"test_peer"}
 MOST_STEPS = 40
 """Steps of tiles along the sum, of all programs: less than a tenth of a second."""
 
@@ -58,8 +58,8 @@ def _steps(case: Any) -> int:
     return batches * ceil(m / 64) * ceil(n / 64) * ceil(k / 32)
 
 
-def _left_out(item: pytest.Item) -> str | None:
-    """Why a test does not run on the double."""
+def _of_the_host(item: pytest.Item) -> str | None:
+    """Why a test says nothing about the cuda target."""
     name = getattr(item, "originalname", item.name)
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     if Path(item.path).name == "test_autotune.py":
@@ -72,18 +72,29 @@ def _left_out(item: pytest.Item) -> str | None:
         return "the host's library"
     if parameters.get("engine", 1) != 1:
         return "the host's ways to multiply are the same kernels here"
-    if _steps(parameters.get("case")) > MOST_STEPS:
+    return None
+
+
+def _large(item: pytest.Item) -> str | None:
+    """Why a test is left to GPUs."""
+    name = getattr(item, "originalname", item.name)
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    if name in LARGE_TESTS or _steps(parameters.get("case")) > MOST_STEPS:
         return "large: seconds of interpretation"
     return None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--target", None) != "double":
+    target = config.getoption("--target", None)
+    if target not in ("double", "cuda"):
         return
-    from ruda_runtime.testing.uncompiled import launch_uncompiled
+    if target == "double":
+        from ruda_runtime.testing.uncompiled import launch_uncompiled
 
-    launch_uncompiled()  # test_*_kernels.py compile
+        launch_uncompiled()  # test_*_kernels.py compile
     for item in items:
-        if (reason := _left_out(item)) is not None:
+        if (reason := _of_the_host(item)) is not None:
+            item.add_marker(pytest.mark.skip(reason=f"host target: {reason}"))
+        elif target == "double" and (reason := _large(item)) is not None:
             item.add_marker(pytest.mark.skip(reason=f"driver double: {reason}"))

@@ -43,11 +43,9 @@ def _scores(case: Any) -> int:
     return int(case.batch * case.heads * case.q_length * case.k_length)
 
 
-def _left_out(item: pytest.Item) -> str | None:
-    """Why a test does not run on the double."""
+def _of_the_host(item: pytest.Item) -> str | None:
+    """Why a test says nothing about the cuda target."""
     name = getattr(item, "originalname", item.name)
-    parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    case = parameters.get("case")
     file = Path(item.path).stem
     if file.endswith("_kernels"):
         return "interprets kernels by itself, without a target"
@@ -55,8 +53,14 @@ def _left_out(item: pytest.Item) -> str | None:
         return "starts a process with a target of its own"
     if name.endswith("number_of_threads"):
         return "about the host's threads"
-    if name in HOST_TESTS:
-        return HOST_TESTS[name]
+    return HOST_TESTS.get(name)
+
+
+def _left_out(item: pytest.Item) -> str | None:
+    """Why a test is left to GPUs, or a sample of it is enough."""
+    name = getattr(item, "originalname", item.name)
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    case = parameters.get("case")
     large = name in LARGE_TESTS or getattr(case, "name", None) in LARGE_CASES
     if large or _scores(case) > LARGEST_SCORES:
         return "large: minutes of interpretation"
@@ -77,11 +81,15 @@ def _left_out(item: pytest.Item) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--target", None) != "double":
+    target = config.getoption("--target", None)
+    if target not in ("double", "cuda"):
         return
-    from ruda_runtime.testing.uncompiled import launch_uncompiled
+    if target == "double":
+        from ruda_runtime.testing.uncompiled import launch_uncompiled
 
-    launch_uncompiled()  # each family's test_kernels.py compiles
+        launch_uncompiled()  # each family's test_kernels.py compiles
     for item in items:
-        if (reason := _left_out(item)) is not None:
+        if (reason := _of_the_host(item)) is not None:
+            item.add_marker(pytest.mark.skip(reason=f"host target: {reason}"))
+        elif target == "double" and (reason := _left_out(item)) is not None:
             item.add_marker(pytest.mark.skip(reason=f"driver double: {reason}"))
