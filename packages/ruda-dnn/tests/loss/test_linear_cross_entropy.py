@@ -51,13 +51,23 @@ def expected(given: dict, dtype: str, head_dtype: str | None = None):
     )
 
 
-def compare(result, wanted) -> None:
-    """Loss and gradients are float32 whatever the storage: float32's criteria hold."""
+def compare(result, wanted, target) -> None:
+    """Loss and gradients are float32 whatever the storage: float32's criteria hold. Targets' rows
+    of the head may be a thousand times larger than the others: each kind by itself."""
     check(result.loss, np.asarray(wanted.loss), "float32")
     assert int(values_of(result.valid_rows)) == wanted.valid_rows
     assert result.valid_rows.dtype_name == "int64"
     check(result.dhidden, wanted.dhidden, "float32", long_reduction=True)
-    check(result.dhead, wanted.dhead, "float32", long_reduction=True)
+    assert result.dhead.dtype_name == "float32"
+    found, targets = values_of(result.dhead), np.isin(np.arange(len(wanted.dhead)), target)
+    conformance.check(
+        result.dhead.numpy()[targets], wanted.dhead[targets], "float32", long_reduction=True
+    )
+    # Among many classes a few probabilities are far above the rest, and so are their errors.
+    others, right = found[~targets], wanted.dhead[~targets]
+    assert conformance.Deviation.of(others, right).relative <= 3 * conformance.LIMITS["float32"]
+    most = np.abs(right).max(initial=0.0)
+    np.testing.assert_allclose(others, right, rtol=1e-4, atol=1e-6 * most)
     if result.dbias is not None:
         check(result.dbias, wanted.dbias, "float32", long_reduction=True)
 
@@ -68,7 +78,7 @@ def test_loss_and_gradients(case: Case, dtype: str) -> None:
     given = case.inputs(np.random.default_rng(21))
     result = run(given, dtype, token_chunk=case.token_chunk, gradients=ALL)
     assert (result.dbias is None) == (given["bias"] is None)
-    compare(result, expected(given, dtype))
+    compare(result, expected(given, dtype), given["target"])
     alone = run(given, dtype, token_chunk=case.token_chunk)
     assert bits_of(alone.loss) == bits_of(result.loss)
     assert alone[2:] == (None, None, None)
@@ -79,7 +89,8 @@ def test_mixed_dtypes(dtype: str, head_dtype: str) -> None:
     given = Case("mixed", 11, 20, 77, bias="normal", ignored="half").inputs(
         np.random.default_rng(3)
     )
-    compare(run(given, dtype, head_dtype, gradients=ALL), expected(given, dtype, head_dtype))
+    result = run(given, dtype, head_dtype, gradients=ALL)
+    compare(result, expected(given, dtype, head_dtype), given["target"])
 
 
 @pytest.mark.parametrize("which", range(3))
@@ -101,8 +112,8 @@ def test_many_chunks_give_the_gradient_of_one(dtype: str) -> None:
     """64 chunks against 1: gradients are float32 across chunks, so neither drifts."""
     given = Case("chunks", 128, 24, 90, bias="normal").inputs(np.random.default_rng(6))
     wanted = expected(given, dtype)
-    compare(run(given, dtype, token_chunk=2, gradients=ALL), wanted)
-    compare(run(given, dtype, token_chunk=128, gradients=ALL), wanted)
+    for chunk in (2, 128):
+        compare(run(given, dtype, token_chunk=chunk, gradients=ALL), wanted, given["target"])
 
 
 def test_ignored_rows_are_never_read() -> None:
@@ -110,7 +121,7 @@ def test_ignored_rows_are_never_read() -> None:
     given["hidden"][::2] = np.nan
     result = run(given, "float32", gradients=ALL)
     clean = dict(given, hidden=np.where(np.isnan(given["hidden"]), 0.0, given["hidden"]))
-    compare(result, expected(clean, "float32"))
+    compare(result, expected(clean, "float32"), given["target"])
 
 
 def test_ignored_rows_cost_no_memory() -> None:
@@ -202,14 +213,5 @@ def test_errors() -> None:
 def test_labels_at_the_edges_of_head_tiles(dtype: str) -> None:
     """A 16-bit head of this width is widened 499 classes at a time."""
     given = Case("edges", 6, 4200, 1200).inputs(np.random.default_rng(4))
-    edges = [0, 498, 499, 997, 998, 1199]
-    given["target"][:] = edges
-    result, wanted = run(given, dtype, gradients=ALL), expected(given, dtype)
-    check(result.loss, np.asarray(wanted.loss), "float32")
-    check(result.dhidden, wanted.dhidden, "float32", long_reduction=True)
-    # The targets' rows are a thousand times larger than the others: each kind by itself.
-    others = np.setdiff1d(np.arange(1200), edges)
-    for classes in (edges, others):
-        conformance.check(
-            result.dhead.numpy()[classes], wanted.dhead[classes], "float32", long_reduction=True
-        )
+    given["target"][:] = [0, 498, 499, 997, 998, 1199]
+    compare(run(given, dtype, gradients=ALL), expected(given, dtype), given["target"])
