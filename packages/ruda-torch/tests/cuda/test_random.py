@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,3 +85,16 @@ def test_bernoulli_refuses_what_is_no_probability(wrong: float) -> None:
 def test_the_rest_is_refused(draw) -> None:
     with pytest.raises(NotImplementedError, match="target cuda"):
         draw()
+
+
+def test_launches_are_those_of_launch_py(request: pytest.FixtureRequest) -> None:
+    """Dtypes, constants, promised alignment and grids, of nll_loss too."""
+    if request.config.getoption("--target") != "double":
+        pytest.skip("the driver double counts launches")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RUDA_")}
+    double = {"RUDA_TARGET": "cuda", "RUDA_CUDA_DRIVER": "double", "RUDA_DOUBLE_RECORD_ONLY": "1"}
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("random_launches.py"))],
+        env={**kept, **double}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
