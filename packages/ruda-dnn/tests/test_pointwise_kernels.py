@@ -51,8 +51,10 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "gelu_tanh": lambda x: 0.5 * x * (1 + tanh_gelu_bend(x)),
     "square": np.square, "cube": lambda x: x * x * x, "inverse_square": lambda x: 1 / (x * x),
     "frac": lambda x: x - np.trunc(x), "log_sigmoid": lambda x: -softplus(-x),
+    "sinh": np.sinh, "cosh": np.cosh, "hardsigmoid": lambda x: np.clip(x + 3, 0, 6) / 6,
+    "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
 }  # fmt: skip
-INFINITE_IS_DIFFERENT = {"sign", "mish", "silu", "gelu", "gelu_tanh", "frac"}
+INFINITE_IS_DIFFERENT = {"sign", "mish", "silu", "gelu", "gelu_tanh", "frac", "hardswish"}
 """Not asked about infinities or NaN, where the formula of the reference is not the definition."""
 
 
@@ -75,6 +77,16 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "silu_backward": slope(UNARY["silu"]), "mish_backward": slope(UNARY["mish"]),
     "gelu_backward": slope(UNARY["gelu"]), "gelu_tanh_backward": slope(UNARY["gelu_tanh"]),
     "log_sigmoid_backward": slope(UNARY["log_sigmoid"]),
+    "glu": lambda a, b: a * sigmoid(b), "logaddexp": np.logaddexp,
+    "round_to": lambda a, b: np.round(a * b) / b, "round_from": lambda a, b: np.round(a / b) * b,
+    "xlogy": lambda a, b: np.where((a == 0) & ~np.isnan(b), 0, a * np.log(b)),
+    "hardshrink": lambda a, b: np.where(np.abs(a) <= b, 0, a),
+    "softshrink": lambda a, b: np.where(
+        a > b, a - b, np.where(a < -b, a + b, np.where(np.isnan(a), a, 0))
+    ),
+    "hardsigmoid_backward": lambda a, b: np.where(np.abs(b) < 3, a / 6, 0),
+    "hardswish_backward": lambda a, b: a * np.where(b <= -3, 0, np.where(b < 3, b / 3 + 0.5, 1)),
+    "slope_backward": lambda a, b: np.where(b > 0, 0, a * b),
     "sigmoid_backward": lambda a, b: a * b * (1 - b), "tanh_backward": lambda a, b: a * (1 - b * b),
 }  # fmt: skip
 COMPARISONS = {
@@ -97,11 +109,23 @@ MORE: dict[str, Callable[..., Any]] = {
     "leaky_relu_backward": lambda a, b, c: np.where(a > 0, b, b * c),
     "hardtanh_backward": lambda a, b, c, d: np.where((b <= c) | (b >= d), 0 * a, a),
     "mse_backward": lambda a, b, c, d: d * (a - b) * c,
+    "glu_backward": lambda a, b, c: (1 - a) * a * b * c,
+    "shrink_backward": lambda a, b, c: np.where(np.abs(b) <= c, 0, a),
+    "smooth_l1": lambda a, b, c: np.where(
+        np.abs(a - b) < c, 0.5 * (a - b) ** 2 / c, np.abs(a - b) - 0.5 * c
+    ),
+    "smooth_l1_backward": lambda a, b, c, d, e: d * c * np.clip((a - b) / e, -1, 1),
+    "huber": lambda a, b, c: np.where(
+        np.abs(a - b) < c, 0.5 * (a - b) ** 2, c * (np.abs(a - b) - 0.5 * c)
+    ),
+    "huber_backward": lambda a, b, c, d, e: d * c * np.clip(a - b, -e, e),
+    "cross_entropy_backward": lambda a, b, c: a * (b - c) / np.maximum((1 - b) * b, 1e-12),
     "nan_to_num": lambda a, b, c, d: np.nan_to_num(a, nan=b, posinf=c, neginf=d),
 }  # fmt: skip
 NUMBERS = {"elu": 1, "softplus": 1, "elu_backward": 2, "elu_backward_of_result": 2,
            "softplus_backward": 2, "threshold": 2, "hardtanh_backward": 2,
-           "leaky_relu_backward": 2, "nan_to_num": 1}  # fmt: skip
+           "leaky_relu_backward": 2, "nan_to_num": 1, "shrink_backward": 2, "smooth_l1": 2,
+           "huber": 2}  # fmt: skip
 """From which operand on an operator has positive numbers; the others from the fourth on."""
 
 
@@ -119,7 +143,8 @@ def close(actual: np.ndarray, wanted: Any, dtype: str) -> None:
 
 
 def test_every_operator_has_a_case() -> None:
-    questions = {"bitwise_not", "logical_not", "isnan", "isinf", "isfinite", "arange"}
+    questions = {"bitwise_not", "logical_not", "isnan", "isinf", "isfinite", "isposinf", "isneginf",
+                 "arange", "cross_entropy"}  # fmt: skip
     bits = {"bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"}
     tested = {*UNARY, *BINARY, *COMPARISONS, *MORE, *questions, *bits}
     assert tested == set(launch.OPERANDS)
@@ -183,6 +208,8 @@ def test_more_operands(interpreter, op: str, dtype: str) -> None:
         given[0] = rng.integers(0, 2, 200).astype(np.float64)
     if op == "nan_to_num":
         given[0][:3] = math.nan, math.inf, -math.inf
+    if op == "cross_entropy_backward":
+        given[1:] = rounded(rng.uniform(0.01, 0.99, 200), dtype), rounded(rng.random(200), dtype)
     if op == "clamp":
         given[0][0], given[1][1], given[2][2] = math.nan, math.nan, math.nan
     view = interpreter.view
@@ -214,7 +241,8 @@ def test_questions_and_comparisons(interpreter, dtype: str) -> None:
         np.testing.assert_array_equal(out.view(np.uint8), function(*wide))
         np.testing.assert_array_equal(number.view(np.uint8), function(wide[0], 1.0))
     questions = {"logical_not": np.logical_not, "isnan": np.isnan, "isinf": np.isinf,
-                 "isfinite": np.isfinite}  # fmt: skip
+                 "isfinite": np.isfinite, "isposinf": np.isposinf,
+                 "isneginf": np.isneginf}  # fmt: skip
     for op, question in questions.items():
         if floating or op == "logical_not":
             out = interpreter.empty(x.shape, "bool")
@@ -283,6 +311,20 @@ def test_conversions(interpreter, source: str) -> None:
         out = interpreter.empty(x.shape, target)
         interpreter.run(launch.copy(view(out), given))
         np.testing.assert_array_equal(out, x.astype(np.float64).astype(numpy_dtype(target)))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_cross_entropy(interpreter, dtype: str) -> None:
+    """Logarithms end at -100."""
+    rng = np.random.default_rng(7)
+    x, y = rounded([0, 1, *rng.random(50)], dtype), rounded([1, 1, *rng.random(50)], dtype)
+    view = interpreter.view
+    out = interpreter.empty(x.shape, dtype)
+    operands = [view(interpreter.array(each, dtype)) for each in (x, y)]
+    interpreter.run(launch.pointwise("cross_entropy", dtype, view(out), *operands))
+    with np.errstate(divide="ignore"):
+        logs = np.maximum(np.log(x), -100), np.maximum(np.log1p(-x), -100)
+    close(out, -y * logs[0] - (1 - y) * logs[1], dtype)
 
 
 def test_numbers_are_exact(interpreter) -> None:

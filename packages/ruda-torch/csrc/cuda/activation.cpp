@@ -3,13 +3,21 @@
 #include "cuda/pointwise_forms.h"
 
 #include <ATen/native/Activation.h>
-#include <ATen/ops/binary_cross_entropy_with_logits_native.h>
+#include <ATen/ops/_prelu_kernel_native.h>
 #include <ATen/ops/celu_native.h>
 #include <ATen/ops/elu_backward_native.h>
 #include <ATen/ops/elu_native.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/gelu_backward_native.h>
 #include <ATen/ops/gelu_native.h>
+#include <ATen/ops/glu_backward_native.h>
+#include <ATen/ops/glu_native.h>
+#include <ATen/ops/hardshrink_backward_native.h>
+#include <ATen/ops/hardshrink_native.h>
+#include <ATen/ops/hardsigmoid_backward_native.h>
+#include <ATen/ops/hardsigmoid_native.h>
+#include <ATen/ops/hardswish_backward_native.h>
+#include <ATen/ops/hardswish_native.h>
 #include <ATen/ops/hardtanh_backward_native.h>
 #include <ATen/ops/hardtanh_native.h>
 #include <ATen/ops/leaky_relu_backward_native.h>
@@ -18,6 +26,8 @@
 #include <ATen/ops/mish_native.h>
 #include <ATen/ops/softplus_backward_native.h>
 #include <ATen/ops/softplus_native.h>
+#include <ATen/ops/softshrink_backward_native.h>
+#include <ATen/ops/softshrink_native.h>
 #include <ATen/ops/threshold_backward_native.h>
 #include <ATen/ops/threshold_native.h>
 
@@ -81,6 +91,25 @@ Tensor log_sigmoid_backward(const Tensor& grad, const Tensor& self, const Tensor
   return iterator.output();
 }
 
+// ---- prelu --------------------------------------------------------------------------------------
+
+// The gradients of the tensor and, of its sizes, of the slope.
+std::tuple<Tensor, Tensor> prelu_backward(const Tensor& grad, const Tensor& self,
+                                          const Tensor& slope) {
+  stub::begin();
+  at::TensorIterator iterator = at::TensorIteratorConfig()
+                                    .add_owned_output(Tensor())
+                                    .add_const_input(self)
+                                    .add_const_input(grad)
+                                    .add_const_input(slope)
+                                    .build();
+  pointwise("leaky_relu_backward", iterator);
+  Tensor result;
+  at::TensorIterator of_slope = at::TensorIterator::borrowing_binary_op(result, grad, self);
+  pointwise("slope_backward", of_slope);
+  return {iterator.output(), of_slope.output()};
+}
+
 // ---- kernel tables ------------------------------------------------------------------------------
 
 void threshold(at::TensorIteratorBase& iterator, const Scalar& bound, const Scalar& value) {
@@ -118,7 +147,59 @@ void hardtanh_backward(at::TensorIterator& iterator, const Scalar& min, const Sc
   pointwise("hardtanh_backward", iterator, {min, max});
 }
 
+void hardshrink(at::TensorIteratorBase& iterator, const Scalar& bound) {
+  pointwise("hardshrink", iterator, {bound});
+}
+
+void softshrink(at::TensorIteratorBase& iterator, const Scalar& bound) {
+  pointwise("softshrink", iterator, {bound});
+}
+
+void shrink_backward(at::TensorIteratorBase& iterator, const Scalar& bound) {
+  pointwise("shrink_backward", iterator, {bound});
+}
+
+// Operators of the families hard..., glu, shrink and prelu.
+void add_rare(CudaOperators& library) {
+  stub::use_only_on_cuda<native::hardsigmoid_stub>(RUDA_POINTWISE("hardsigmoid"));
+  stub::use_only_on_cuda<native::hardsigmoid_backward_stub>(RUDA_POINTWISE("hardsigmoid_backward"));
+  stub::use_only_on_cuda<native::hardswish_stub>(RUDA_POINTWISE("hardswish"));
+  stub::use_only_on_cuda<native::hardswish_backward_stub>(RUDA_POINTWISE("hardswish_backward"));
+  stub::use_only_on_cuda<native::glu_stub>(RUDA_POINTWISE("glu"));
+  stub::use_only_on_cuda<native::glu_backward_stub>(RUDA_POINTWISE("glu_backward"));
+  stub::use_only_on_cuda<native::hardshrink_stub>(&hardshrink);
+  stub::use_only_on_cuda<native::softshrink_stub>(&softshrink);
+  stub::use_only_on_cuda<native::shrink_backward_stub>(&shrink_backward);
+  stub::use_only_on_cuda<native::prelu_stub>(RUDA_POINTWISE("leaky_relu"));
+
+  add_forms<native::structured_hardsigmoid_out, const Tensor&>(
+      library, "aten::hardsigmoid", "aten::hardsigmoid_", "aten::hardsigmoid.out");
+  add_forms<native::structured_hardsigmoid_backward_out, const Tensor&, const Tensor&>(
+      library, "aten::hardsigmoid_backward", nullptr, "aten::hardsigmoid_backward.grad_input");
+  library.impl("aten::hardswish", TORCH_FN(native::hardswish));
+  library.impl("aten::hardswish_", TORCH_FN(native::hardswish_));
+  library.impl("aten::hardswish.out", TORCH_FN(native::hardswish_out));
+  library.impl("aten::hardswish_backward", TORCH_FN(native::hardswish_backward));
+  add_forms<native::structured_glu_out, const Tensor&, int64_t>(library, "aten::glu", nullptr,
+                                                                "aten::glu.out");
+  library.impl("aten::glu_backward", TORCH_FN(native::glu_backward_cpu));
+  library.impl("aten::glu_backward.grad_input", TORCH_FN(native::glu_backward_cpu_out));
+  add_forms<native::structured_hardshrink_out, const Tensor&, const Scalar&>(
+      library, "aten::hardshrink", nullptr, "aten::hardshrink.out");
+  add_forms<native::structured_hardshrink_backward_out, const Tensor&, const Tensor&,
+            const Scalar&>(library, "aten::hardshrink_backward", nullptr,
+                           "aten::hardshrink_backward.grad_input");
+  add_forms<native::structured_softshrink_out, const Tensor&, const Scalar&>(
+      library, "aten::softshrink", nullptr, "aten::softshrink.out");
+  add_forms<native::structured_softshrink_backward_out, const Tensor&, const Tensor&,
+            const Scalar&>(library, "aten::softshrink_backward", nullptr,
+                           "aten::softshrink_backward.grad_input");
+  library.impl("aten::_prelu_kernel", TORCH_FN(native::_prelu_kernel));
+  library.impl("aten::_prelu_kernel_backward", TORCH_FN(prelu_backward));
+}
+
 RUDA_CUDA_OPERATORS(library) {
+  add_rare(library);
   stub::use_on_cuda<native::silu_stub>(RUDA_POINTWISE("silu"));
   stub::use_on_cuda<native::threshold_stub>(&threshold);
   stub::use_only_on_cuda<native::silu_backward_stub>(RUDA_POINTWISE("silu_backward"));
@@ -139,8 +220,6 @@ RUDA_CUDA_OPERATORS(library) {
   library.impl("aten::gelu_backward.grad_input", TORCH_FN(gelu_backward_out));
   library.impl("aten::log_sigmoid_forward", TORCH_FN(log_sigmoid_forward));
   library.impl("aten::log_sigmoid_backward", TORCH_FN(log_sigmoid_backward));
-  library.impl("aten::binary_cross_entropy_with_logits",
-               TORCH_FN(native::binary_cross_entropy_with_logits));
   library.impl("aten::celu", TORCH_FN(native::celu));
   library.impl("aten::celu_", TORCH_FN(native::celu_));
   library.impl("aten::hardtanh", TORCH_FN(native::hardtanh));

@@ -3,7 +3,6 @@
 #include "cuda/pointwise_forms.h"
 
 #include <ATen/native/BinaryOps.h>
-#include <ATen/native/PointwiseOps.h>
 #include <ATen/native/Pow.h>
 #include <ATen/ops/bitwise_left_shift_native.h>
 #include <ATen/ops/bitwise_right_shift_native.h>
@@ -16,18 +15,18 @@
 #include <ATen/ops/ge_native.h>
 #include <ATen/ops/gt_native.h>
 #include <ATen/ops/le_native.h>
+#include <ATen/ops/logaddexp_native.h>
 #include <ATen/ops/logical_and_native.h>
 #include <ATen/ops/logical_or_native.h>
 #include <ATen/ops/logical_xor_native.h>
 #include <ATen/ops/lshift_native.h>
 #include <ATen/ops/lt_native.h>
-#include <ATen/ops/mse_loss_backward_native.h>
-#include <ATen/ops/mse_loss_native.h>
 #include <ATen/ops/ne_native.h>
 #include <ATen/ops/pow_native.h>
 #include <ATen/ops/remainder_native.h>
 #include <ATen/ops/rshift_native.h>
 #include <ATen/ops/rsub_native.h>
+#include <ATen/ops/xlogy_native.h>
 
 namespace ruda_torch::cuda {
 
@@ -63,10 +62,6 @@ void power(at::TensorIteratorBase& iterator, const Scalar& exponent) {
   } else {
     pointwise("pow", iterator, {exponent});
   }
-}
-
-void mse_backward(at::TensorIterator& iterator, const Scalar& value) {
-  pointwise("mse_backward", iterator, iterator.dtype(1), {value});
 }
 
 template <class Structured>
@@ -130,8 +125,8 @@ void add_arithmetic(CudaOperators& library) {
   stub::use_only_on_cuda<native::fmod_stub>(RUDA_POINTWISE("fmod"));
   stub::use_only_on_cuda<native::fmax_stub>(RUDA_POINTWISE("fmax"));
   stub::use_only_on_cuda<native::fmin_stub>(RUDA_POINTWISE("fmin"));
-  stub::use_only_on_cuda<native::mse_stub>(RUDA_POINTWISE("mse"));
-  stub::use_only_on_cuda<native::mse_backward_stub>(&mse_backward);
+  stub::use_only_on_cuda<native::logaddexp_stub>(RUDA_POINTWISE("logaddexp"));
+  stub::use_only_on_cuda<native::xlogy_stub>(RUDA_POINTWISE("xlogy"));
 
   library.impl("aten::rsub.Tensor", overload<static_cast<Subtraction>(&native::rsub)>());
   add_forms<native::structured_div_out_mode, const Tensor&, const Tensor&,
@@ -154,10 +149,14 @@ void add_arithmetic(CudaOperators& library) {
       library, "aten::pow.Scalar", nullptr, "aten::pow.Scalar_out");
   add_forms<native::structured_pow_Tensor_Scalar_out, const Tensor&, const Scalar&>(
       library, nullptr, nullptr, "aten::pow.Tensor_Scalar_out");
-  add_forms<native::structured_mse_loss_out, const Tensor&, const Tensor&, int64_t>(
-      library, "aten::mse_loss", nullptr, "aten::mse_loss.out");
-  library.impl("aten::mse_loss_backward", TORCH_FN(native::mse_loss_backward));
-  library.impl("aten::mse_loss_backward.grad_input", TORCH_FN(native::mse_loss_backward_out));
+  add_binary<native::structured_logaddexp_out>(library, "aten::logaddexp", nullptr,
+                                               "aten::logaddexp.out");
+  add_binary<native::structured_xlogy_out>(library, "aten::xlogy.Tensor", "aten::xlogy_.Tensor",
+                                           "aten::xlogy.OutTensor");
+  library.impl("aten::xlogy.Scalar_Self", overload<static_cast<ScalarTensor>(&native::xlogy)>());
+  library.impl("aten::xlogy.Scalar_Other", overload<static_cast<TensorScalar>(&native::xlogy)>());
+  library.impl("aten::xlogy_.Scalar_Other",
+               overload<static_cast<InPlaceScalar>(&native::xlogy_)>());
 }
 
 void add_bits(CudaOperators& library) {

@@ -56,8 +56,9 @@ bool keeps_precision(std::string_view op) {
 // Operators that ATen's own kernels refuse for integers.
 bool is_for_floats(std::string_view op) {
   constexpr std::string_view names[] = {
-      "elu", "frac", "gelu", "gelu_tanh", "leaky_relu", "lerp", "log_sigmoid", "mish", "mse",
-      "silu", "softplus"};
+      "cross_entropy", "elu", "frac", "gelu", "gelu_tanh", "glu", "hardshrink", "hardsigmoid",
+      "hardswish", "huber", "leaky_relu", "lerp", "log_sigmoid", "logaddexp", "mish", "mse",
+      "round_from", "round_to", "silu", "smooth_l1", "softplus", "softshrink"};
   if (op.size() > 8 && op.substr(op.size() - 8) == "backward") return true;
   return std::find(std::begin(names), std::end(names), op) != std::end(names);
 }

@@ -2,16 +2,24 @@
 
 #include "cuda/pointwise_forms.h"
 
+#include <ATen/native/TensorCompare.h>
 #include <ATen/native/UnaryOps.h>
 #include <ATen/ops/abs_native.h>
+#include <ATen/ops/cosh_native.h>
+#include <ATen/ops/deg2rad_native.h>
 #include <ATen/ops/exp2_native.h>
 #include <ATen/ops/frac_native.h>
 #include <ATen/ops/isinf_native.h>
+#include <ATen/ops/isneginf_native.h>
+#include <ATen/ops/isposinf_native.h>
 #include <ATen/ops/log10_native.h>
 #include <ATen/ops/logical_not_native.h>
 #include <ATen/ops/nan_to_num_native.h>
+#include <ATen/ops/rad2deg_native.h>
+#include <ATen/ops/round_native.h>
 #include <ATen/ops/sgn_native.h>
 #include <ATen/ops/sign_native.h>
+#include <ATen/ops/sinh_native.h>
 #include <ATen/ops/tan_native.h>
 #include <ATen/ops/trunc_native.h>
 
@@ -66,6 +74,19 @@ void nan_to_num(at::TensorIteratorBase& iterator, std::optional<double> nan,
             {nan.value_or(0.0), highest.value_or(largest), lowest.value_or(-largest)});
 }
 
+void isposinf(at::TensorIteratorBase& iterator) {
+  pointwise("isposinf", iterator, iterator.dtype(1));
+}
+
+void isneginf(at::TensorIteratorBase& iterator) {
+  pointwise("isneginf", iterator, iterator.dtype(1));
+}
+
+void round_decimals(at::TensorIteratorBase& iterator, int64_t decimals) {
+  const double power = std::pow(10.0, static_cast<double>(std::abs(decimals)));
+  pointwise(decimals < 0 ? "round_from" : "round_to", iterator, {power});
+}
+
 template <class Structured>
 void add_unary(CudaOperators& library, const char* fresh, const char* in_place, const char* out) {
   add_forms<Structured, const Tensor&>(library, fresh, in_place, out);
@@ -91,26 +112,45 @@ RUDA_CUDA_OPERATORS(library) {
   stub::use_on_cuda<native::sqrt_stub>(RUDA_POINTWISE("sqrt"));
   stub::use_on_cuda<native::tanh_stub>(RUDA_POINTWISE("tanh"));
   stub::use_only_on_cuda<native::abs_stub>(RUDA_POINTWISE("abs"));
+  stub::use_only_on_cuda<native::cosh_stub>(RUDA_POINTWISE("cosh"));
   stub::use_only_on_cuda<native::exp2_stub>(RUDA_POINTWISE("exp2"));
   stub::use_only_on_cuda<native::frac_stub>(RUDA_POINTWISE("frac"));
+  stub::use_only_on_cuda<native::isneginf_stub>(&isneginf);
+  stub::use_only_on_cuda<native::isposinf_stub>(&isposinf);
   stub::use_only_on_cuda<native::log10_stub>(RUDA_POINTWISE("log10"));
   stub::use_only_on_cuda<native::logical_not_stub>(&logical_not);
   stub::use_only_on_cuda<native::nan_to_num_stub>(&nan_to_num);
+  stub::use_only_on_cuda<native::round_decimals_stub>(&round_decimals);
   stub::use_only_on_cuda<native::sign_stub>(RUDA_POINTWISE("sign"));
+  stub::use_only_on_cuda<native::sinh_stub>(RUDA_POINTWISE("sinh"));
   stub::use_only_on_cuda<native::tan_stub>(RUDA_POINTWISE("tan"));
   stub::use_only_on_cuda<native::trunc_stub>(RUDA_POINTWISE("trunc"));
 
+  add_unary<native::structured_cosh_out>(library, "aten::cosh", "aten::cosh_", "aten::cosh.out");
   add_unary<native::structured_exp2_out>(library, "aten::exp2", "aten::exp2_", "aten::exp2.out");
   add_unary<native::structured_frac_out>(library, "aten::frac", "aten::frac_", "aten::frac.out");
+  add_unary<native::structured_isneginf_out>(library, "aten::isneginf", nullptr,
+                                             "aten::isneginf.out");
+  add_unary<native::structured_isposinf_out>(library, "aten::isposinf", nullptr,
+                                             "aten::isposinf.out");
   add_unary<native::structured_log10_out>(library, "aten::log10", "aten::log10_", "aten::log10.out");
   add_unary<native::structured_sgn_out>(library, "aten::sgn", "aten::sgn_", "aten::sgn.out");
   add_unary<native::structured_sign_out>(library, "aten::sign", "aten::sign_", "aten::sign.out");
+  add_unary<native::structured_sinh_out>(library, "aten::sinh", "aten::sinh_", "aten::sinh.out");
   add_unary<native::structured_tan_out>(library, "aten::tan", "aten::tan_", "aten::tan.out");
   add_unary<native::structured_trunc_out>(library, "aten::trunc", "aten::trunc_", "aten::trunc.out");
 
   library.impl("aten::abs", TORCH_FN(native::abs));
   library.impl("aten::abs_", TORCH_FN(native::abs_));
   library.impl("aten::abs.out", TORCH_FN(native::abs_out));
+  library.impl("aten::deg2rad", TORCH_FN(native::deg2rad));
+  library.impl("aten::deg2rad_", TORCH_FN(native::deg2rad_));
+  library.impl("aten::deg2rad.out", TORCH_FN(native::deg2rad_out));
+  library.impl("aten::rad2deg", TORCH_FN(native::rad2deg));
+  library.impl("aten::rad2deg_", TORCH_FN(native::rad2deg_));
+  library.impl("aten::rad2deg.out", TORCH_FN(native::rad2deg_out));
+  add_forms<native::structured_round_decimals_out, const Tensor&, int64_t>(
+      library, "aten::round.decimals", "aten::round_.decimals", "aten::round.decimals_out");
   library.impl("aten::logical_not", TORCH_FN(native::logical_not));
   library.impl("aten::logical_not_", TORCH_FN(native::logical_not_));
   library.impl("aten::logical_not.out", TORCH_FN(native::logical_not_out));

@@ -56,7 +56,8 @@ UNARY = [
     torch.positive, torch.reciprocal, torch.relu, torch.round, torch.rsqrt, torch.sgn,
     torch.sigmoid, torch.sign, torch.sin, torch.sqrt, torch.square, torch.tan, torch.tanh,
     torch.trunc, F.elu, F.gelu, F.hardtanh, F.leaky_relu, F.logsigmoid, F.mish, F.relu6, F.selu,
-    F.silu, F.softplus,
+    F.silu, F.softplus, F.hardsigmoid, F.hardswish, F.hardshrink, F.softshrink, torch.sinh,
+    torch.cosh, torch.isposinf, torch.isneginf, torch.deg2rad, torch.rad2deg,
 ]  # fmt: skip
 
 
@@ -156,6 +157,8 @@ def test_modes_factors_and_bounds() -> None:
     compare(torch.clamp_max, x, 0.2)
     for exponent in (0, 1, 2, 3, -1, 0.5, -0.5, -2, 2.5):
         compare(torch.pow, z, exponent)
+    compare(torch.round, x, decimals=1)
+    compare(torch.round, x * 100, decimals=-1)
     compare(torch.pow, torch.tensor([2, -3, 0]), 5)
     compare(torch.pow, 2, torch.tensor([0.5, 3.0]))
     compare(torch.pow, 2, torch.tensor([1, 5]))
@@ -183,6 +186,19 @@ GRADIENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "log_sigmoid": F.logsigmoid, "where": lambda x: torch.where(x > 0, x * 2, x.exp()),
     "mse": lambda x: F.mse_loss(x, x.detach() + 1, reduction="none"),
     "pow": lambda x: x.abs() ** 1.5,
+    "smooth_l1": lambda x: F.smooth_l1_loss(x, x.detach() * 0.3, reduction="none", beta=0.5),
+    "huber": lambda x: F.huber_loss(x, x.detach() * 0.3, reduction="none", delta=0.5),
+    "hardsigmoid": F.hardsigmoid, "hardswish": F.hardswish, "hardshrink": F.hardshrink,
+    "softshrink": F.softshrink, "glu": lambda x: F.glu(torch.cat([x, x * 2], 0), 0),
+    "prelu": lambda x: F.prelu(x, x.detach()[0]) + F.prelu(x.detach(), x[0]),
+    "probabilities": lambda x: F.binary_cross_entropy(
+        x.sigmoid(), x.detach().cos() ** 2, x.detach() ** 2, reduction="none"
+    ),
+    "logits": lambda x: F.binary_cross_entropy_with_logits(
+        x, x.detach().cos() ** 2, reduction="none"
+    ),
+    "logaddexp": lambda x: torch.logaddexp(x, 2 * x),
+    "xlogy": lambda x: torch.xlogy(x, x.exp() + 1),
 }  # fmt: skip
 
 
@@ -194,6 +210,21 @@ def test_gradients(name: str) -> None:
     for device in ("cpu", "ruda"):
         given = x.clone().to(device).requires_grad_()
         GRADIENTS[name](given).backward(grad.to(device))
+        results.append(given.grad)
+    same(results[1], results[0], factor=4)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_losses(reduction: str) -> None:
+    x, y = torch.rand(4, 5), torch.rand(4, 5)
+    for loss in (F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.binary_cross_entropy, F.l1_loss):
+        compare(lambda a, b, loss=loss: loss(a, b, reduction=reduction), x, y)
+    results = []
+    for device in ("cpu", "ruda"):
+        given = x.clone().to(device).requires_grad_()
+        loss = F.smooth_l1_loss(given, y.to(device), reduction=reduction)
+        loss = loss + F.huber_loss(given, y.to(device), reduction=reduction)
+        (loss + F.binary_cross_entropy(given, y.to(device), reduction=reduction)).backward()
         results.append(given.grad)
     same(results[1], results[0], factor=4)
 

@@ -87,6 +87,13 @@ def tanh(x):
 
 
 @triton.jit
+def sinh(x):
+    grown = expm1(tl.abs(x))
+    result = tl.where(grown < float("inf"), 0.5 * (grown + divide(grown, grown + 1)), grown)
+    return tl.where(x < 0, -result, tl.where(x == 0, x, result))
+
+
+@triton.jit
 def power(a, b):
     """a^b in float64; a negative base has powers with whole exponents only."""
     base, exponent = a.to(tl.float64), b.to(tl.float64)

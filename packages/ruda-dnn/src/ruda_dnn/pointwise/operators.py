@@ -22,6 +22,7 @@ from ruda_dnn.pointwise.elementary import (
     remainder_of_division,
     round_half_even,
     sigmoid,
+    sinh,
     square_root,
     tanh,
     trunc,
@@ -31,6 +32,11 @@ ROOT_HALF = tl.constexpr(0.70710678118654752440)
 ROOT_2_OVER_PI = tl.constexpr(0.79788456080286535588)
 ONE_OVER_ROOT_2_PI = tl.constexpr(0.39894228040143267794)
 CUBIC = tl.constexpr(0.044715)
+
+
+@triton.jit
+def zero_to_six(x):
+    return tl.where(x < 0, 0, tl.where(x > 6, 6, x))
 
 
 @triton.jit
@@ -106,6 +112,18 @@ def unary(OP: tl.constexpr, x):
         result = tl.where(x < 0, x, 0.0) - log1p(tl.exp(-tl.abs(x)))
     if OP == "frac":
         result = x - trunc(x)
+    if OP == "isposinf":
+        result = x == float("inf")
+    if OP == "isneginf":
+        result = x == -float("inf")
+    if OP == "sinh":
+        result = sinh(x)
+    if OP == "cosh":
+        result = 0.5 * tl.exp(x) + 0.5 * tl.exp(-x)
+    if OP == "hardsigmoid":
+        result = zero_to_six(x + 3) / 6
+    if OP == "hardswish":
+        result = x * zero_to_six(x + 3) / 6
     if OP == "square":
         result = x * x
     if OP == "cube":
@@ -144,6 +162,16 @@ def maximum(a, b):
 def minimum(a, b):
     """NaN where either is."""
     return tl.where(a != a, a, tl.where((b != b) | (b < a), b, a))
+
+
+@triton.jit
+def at_least(x, bound: tl.constexpr):
+    return tl.where(x < bound, bound, x)
+
+
+@triton.jit
+def signed(sign, value):
+    return tl.where(sign < 0, -value, value)
 
 
 @triton.jit
@@ -223,8 +251,32 @@ def binary(OP: tl.constexpr, a, b):
         result = a >> tl.where((b >= 0) & (b < 64), b, 63)
     if OP == "leaky_relu":
         result = tl.where(a > 0, a, a * b)
+    if OP == "glu":
+        result = a * sigmoid(b)
+    if OP == "round_to":  # whole multiples of 1 / b
+        result = divide(round_half_even(a * b), b)
+    if OP == "round_from":  # whole multiples of b
+        result = round_half_even(divide(a, b)) * b
+    if OP == "xlogy":
+        result = tl.where((a == 0) & (b == b), 0, a * tl.log(b))
+    if OP == "logaddexp":
+        larger = maximum(a, b)
+        result = larger + log1p(tl.exp(-tl.abs(a - b)))
+        result = tl.where((a == b) & (tl.abs(a) == float("inf")), a, result)
+    if OP == "hardshrink":
+        result = tl.where(tl.abs(a) <= b, 0, a)
+    if OP == "softshrink":
+        result = tl.where(a > b, a - b, tl.where(a < -b, a + b, tl.where(a == a, 0, a)))
+    if OP == "cross_entropy":  # a probability and its target
+        result = (b - 1) * at_least(log1p(-a), -100) - b * at_least(tl.log(a), -100)
     if OP == "mse":
         result = (a - b) * (a - b)
+    if OP == "hardsigmoid_backward":
+        result = tl.where((b > -3) & (b < 3), a / 6, 0)
+    if OP == "hardswish_backward":
+        result = tl.where(b <= -3, 0, tl.where(b < 3, a * (b / 3 + 0.5), a))
+    if OP == "slope_backward":  # of leaky_relu by its slope: grad, x
+        result = tl.where(b > 0, 0, a * b)
     if OP == "silu_backward":
         gate = sigmoid(b)
         result = a * gate * (1 + b * (1 - gate))
@@ -280,6 +332,24 @@ def more_operands(OP: tl.constexpr, a, b, c, d, e):
         result = tl.where(a != a, b, a)
         result = tl.where(a == float("inf"), c, result)
         result = tl.where(a == -float("inf"), d, result)
+    if OP == "glu_backward":  # the gate, the first half, grad
+        result = (1 - a) * a * b * c
+    if OP == "shrink_backward":  # grad, x, bound
+        result = tl.where(tl.abs(b) <= c, 0, a)
+    if OP == "smooth_l1":  # x, target, width of the bend
+        distance = tl.abs(a - b)
+        bent = divide(0.5 * distance * distance, c)
+        result = tl.where(distance < c, bent, distance - 0.5 * c)
+    if OP == "smooth_l1_backward":  # x, target, grad, factor, width of the bend
+        result = tl.where(tl.abs(a - b) < e, d * divide((a - b) * c, e), d * signed(a - b, c))
+    if OP == "huber":
+        distance = tl.abs(a - b)
+        result = tl.where(distance <= c, 0.5 * distance * distance, c * (distance - 0.5 * c))
+    if OP == "huber_backward":
+        result = tl.where(tl.abs(a - b) < e, d * (a - b) * c, d * e * signed(a - b, c))
+    if OP == "cross_entropy_backward":  # grad, a probability, its target
+        spread = at_least((1 - b) * b, 1e-12)
+        result = divide(a * (b - c), spread)
     if OP == "mse_backward":  # x, target, grad, factor
         result = d * (a - b) * c
     return result
