@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/addbmm.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/addmm_meta_dispatch.h>
 #include <ATen/ops/addmv.h>
@@ -21,6 +22,8 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/mv.h>
 #include <ATen/ops/zeros.h>
+
+#include <initializer_list>
 
 namespace ruda_torch {
 
@@ -166,6 +169,34 @@ Tensor& baddbmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const 
                      alpha, out);
 }
 
+// ---- addbmm: the batches one behind the other in one product ------------------------------------
+
+Tensor addbmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
+              const Scalar& alpha) {
+  require_ruda("aten::addbmm", {{"self", self}, {"batch1", a}, {"batch2", b}});
+  TORCH_CHECK(a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0) && a.size(2) == b.size(1),
+              "[aten::addbmm] size mismatch: got shapes ", a.sizes(), " and ", b.sizes(),
+              ", wanted [B, M, K] and [B, K, N]");
+  const Tensor left = a.transpose(0, 1).reshape({a.size(1), a.size(0) * a.size(2)});
+  return at::addmm(self, left, b.reshape({b.size(0) * b.size(1), b.size(2)}), beta, alpha);
+}
+
+Tensor& addbmm_(Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
+                const Scalar& alpha) {
+  const Tensor result = at::addbmm(self, a, b, beta, alpha);
+  TORCH_CHECK(self.sizes() == result.sizes(), "[aten::addbmm_] self: got shape ", self.sizes(),
+              ", wanted the result's ", result.sizes());
+  return self.copy_(result);
+}
+
+Tensor& addbmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
+                   const Scalar& alpha, Tensor& out) {
+  require_ruda("aten::addbmm.out", {{"out", out}});
+  const Tensor result = at::addbmm(self, a, b, beta, alpha);
+  write(out, result, result);
+  return out;
+}
+
 // ---- vectors, as matrices of one column ---------------------------------------------------------
 
 Tensor addmv(const Tensor& self, const Tensor& a, const Tensor& vector, const Scalar& beta,
@@ -235,6 +266,9 @@ RUDA_CUDA_OPERATORS(library) {
   library.impl("aten::baddbmm", TORCH_FN(baddbmm));
   library.impl("aten::baddbmm_", TORCH_FN(baddbmm_));
   library.impl("aten::baddbmm.out", TORCH_FN(baddbmm_out));
+  library.impl("aten::addbmm", TORCH_FN(addbmm));
+  library.impl("aten::addbmm_", TORCH_FN(addbmm_));
+  library.impl("aten::addbmm.out", TORCH_FN(addbmm_out));
   library.impl("aten::addmv", TORCH_FN(addmv));
   library.impl("aten::addmv_", TORCH_FN(addmv_));
   library.impl("aten::addmv.out", TORCH_FN(addmv_out));

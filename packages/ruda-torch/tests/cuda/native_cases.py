@@ -143,6 +143,9 @@ CASES: dict[str, Case] = {
     "baddbmm": leaves((5, 6), (3, 5, 7), (3, 7, 6))(
         lambda s, a, b: torch.baddbmm(s, a, b, alpha=0.5)
     ),
+    "addbmm": leaves((5, 6), (3, 5, 7), (3, 7, 6))(
+        lambda s, a, b: torch.addbmm(s, a, b, beta=2, alpha=0.5)
+    ),
     "softmax": leaves((3, 4, 5))(lambda x: torch.softmax(x, -1)),
     "softmax_middle": leaves((3, 4, 5))(lambda x: torch.softmax(x, 1)),
     "softmax_number": leaves(())(lambda x: torch.softmax(x, 0)),
