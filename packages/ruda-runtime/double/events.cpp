@@ -137,7 +137,7 @@ DRIVER_API CUresult cuEventQuery(CUevent queried) {
     return code;
   }
   if (last == nullptr) return CUDA_SUCCESS;
-  return done(*last) ? last->place.on->take_failure() : CUDA_ERROR_NOT_READY;
+  return done(*last) ? last->place.on->failure() : CUDA_ERROR_NOT_READY;
 }
 
 DRIVER_API CUresult cuEventSynchronize(CUevent awaited) {

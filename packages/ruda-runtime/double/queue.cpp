@@ -81,6 +81,8 @@ void stream::fail(CUresult code) {
   failure_.store(code);
 }
 
+CUresult stream::failure() const { return static_cast<CUresult>(failure_.load()); }
+
 CUresult stream::take_failure() {
   if (failure_.load(std::memory_order_relaxed) == CUDA_SUCCESS) return CUDA_SUCCESS;
   std::lock_guard lock(mutex_);

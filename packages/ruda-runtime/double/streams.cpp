@@ -171,7 +171,7 @@ DRIVER_API CUresult cuStreamQuery(CUstream handle) {
   if (CUresult code = resolve("cuStreamQuery", handle, &on); code != CUDA_SUCCESS) return code;
   if (CUresult code = refuse_capture("cuStreamQuery", *on); code != CUDA_SUCCESS) return code;
   if (!on->idle()) return CUDA_ERROR_NOT_READY;
-  return on->take_failure();
+  return on->failure();
 }
 
 DRIVER_API CUresult cuStreamSynchronize(CUstream handle) {

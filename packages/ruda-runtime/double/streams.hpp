@@ -68,6 +68,7 @@ struct stream : handle {
 
   void fail(CUresult code);  // keeps the first one
   CUresult take_failure();   // hands it over, once
+  CUresult failure() const;  // leaves it to the next wait
 
   std::atomic<capture*> capturing{nullptr};  // changed under capture_mutex
 

@@ -186,7 +186,9 @@ def test_an_error_of_queued_work_surfaces_at_the_next_wait(
         start.record()
         e.WRONG((2, 3), x, 10_000_000)  # submitting does not fail
         event.record()
-        side.query(), rr.empty(10), side.synchronize()  # nor does anything that waits for nothing
+        side.query(), rr.empty(10), side.synchronize()  # nor does what waits for other work
+        while not (rr.current_stream().query() and event.query()):
+            pass  # asking leaves the error to the next wait
         print(error_of(lambda: {WAITS[wait]}, rr.RudaRuntimeError))
         """,
         RUDA_ASYNC="1",
