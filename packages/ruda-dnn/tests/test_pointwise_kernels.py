@@ -78,6 +78,7 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "gelu_backward": slope(UNARY["gelu"]), "gelu_tanh_backward": slope(UNARY["gelu_tanh"]),
     "log_sigmoid_backward": slope(UNARY["log_sigmoid"]),
     "glu": lambda a, b: a * sigmoid(b), "logaddexp": np.logaddexp,
+    "copysign": np.copysign,
     "round_to": lambda a, b: np.round(a * b) / b, "round_from": lambda a, b: np.round(a / b) * b,
     "xlogy": lambda a, b: np.where((a == 0) & ~np.isnan(b), 0, a * np.log(b)),
     "hardshrink": lambda a, b: np.where(np.abs(a) <= b, 0, a),

@@ -6,6 +6,7 @@
 #include <ATen/native/Pow.h>
 #include <ATen/ops/bitwise_left_shift_native.h>
 #include <ATen/ops/bitwise_right_shift_native.h>
+#include <ATen/ops/copysign_native.h>
 #include <ATen/ops/div_native.h>
 #include <ATen/ops/eq_native.h>
 #include <ATen/ops/floor_divide_native.h>
@@ -125,6 +126,7 @@ void add_arithmetic(CudaOperators& library) {
   stub::use_only_on_cuda<native::fmod_stub>(RUDA_POINTWISE("fmod"));
   stub::use_only_on_cuda<native::fmax_stub>(RUDA_POINTWISE("fmax"));
   stub::use_only_on_cuda<native::fmin_stub>(RUDA_POINTWISE("fmin"));
+  stub::use_only_on_cuda<native::copysign_stub>(RUDA_POINTWISE("copysign"));
   stub::use_only_on_cuda<native::logaddexp_stub>(RUDA_POINTWISE("logaddexp"));
   stub::use_only_on_cuda<native::xlogy_stub>(RUDA_POINTWISE("xlogy"));
 
@@ -149,6 +151,8 @@ void add_arithmetic(CudaOperators& library) {
       library, "aten::pow.Scalar", nullptr, "aten::pow.Scalar_out");
   add_forms<native::structured_pow_Tensor_Scalar_out, const Tensor&, const Scalar&>(
       library, nullptr, nullptr, "aten::pow.Tensor_Scalar_out");
+  add_binary<native::structured_copysign_out>(library, "aten::copysign.Tensor",
+                                              "aten::copysign_.Tensor", "aten::copysign.out");
   add_binary<native::structured_logaddexp_out>(library, "aten::logaddexp", nullptr,
                                                "aten::logaddexp.out");
   add_binary<native::structured_xlogy_out>(library, "aten::xlogy.Tensor", "aten::xlogy_.Tensor",

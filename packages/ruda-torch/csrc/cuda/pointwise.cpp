@@ -313,7 +313,7 @@ void pointwise(const char* op, at::TensorIteratorBase& iterator, ScalarType type
 void arange(const at::Tensor& result, const c10::Scalar& start, const c10::Scalar& step) {
   if (result.numel() == 0) return;
   const ScalarType type =
-      c10::isFloatingType(result.scalar_type()) ? at::kDouble : result.scalar_type();
+      c10::isFloatingType(result.scalar_type()) ? at::kDouble : at::kLong;
   Call call;
   call.op = "arange";
   call.operands = 2;

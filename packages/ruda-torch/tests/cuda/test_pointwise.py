@@ -90,7 +90,7 @@ BINARY = [
     torch.pow, torch.maximum, torch.minimum, torch.fmax, torch.fmin, torch.eq, torch.ne, torch.lt,
     torch.le, torch.gt, torch.ge, torch.logical_and, torch.logical_or, torch.logical_xor,
     torch.bitwise_and, torch.bitwise_or, torch.bitwise_xor, torch.bitwise_left_shift,
-    torch.bitwise_right_shift, torch.rsub,
+    torch.bitwise_right_shift, torch.rsub, torch.copysign,
 ]  # fmt: skip
 
 
@@ -278,6 +278,8 @@ def test_fills() -> None:
         torch.zeros(5, dtype=torch.uint8, device="ruda").fill_(300)
     for arguments in ((7,), (2, 9, 3), (0.5, 3.0, 0.25), (5, 0, -2)):
         same(torch.arange(*arguments, device="ruda"), torch.arange(*arguments))
+    down = {"start": 5, "end": -1, "step": -2, "dtype": torch.uint8}
+    same(torch.arange(**down, device="ruda"), torch.arange(**down))
     same(torch.arange(5, device="ruda", dtype=torch.float16), torch.arange(5, dtype=torch.float16))
 
 

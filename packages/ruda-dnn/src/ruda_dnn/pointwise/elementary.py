@@ -27,6 +27,16 @@ def square_root(x):
 
 
 @triton.jit
+def is_negative(x):
+    """Whether the sign's bit is set, in zeros and NaN too."""
+    if x.dtype.is_fp32():
+        result = x.to(tl.int32, bitcast=True) < 0
+    else:
+        result = x.to(tl.int64, bitcast=True) < 0
+    return result
+
+
+@triton.jit
 def trunc(x):
     return tl.where(x < 0, tl.ceil(x), tl.floor(x))
 
@@ -101,8 +111,7 @@ def power(a, b):
     result = tl.exp2(exponent * tl.log2(size))
     whole = tl.floor(exponent) == exponent
     odd = whole & (exponent - 2 * tl.floor(exponent * 0.5) == 1)
-    negative = (base < 0) | ((base == 0) & (1 / base < 0))
-    result = tl.where(negative & odd, -result, result)
+    result = tl.where(is_negative(base) & odd, -result, result)
     infinite = tl.abs(exponent) == float("inf")
     result = tl.where((base < 0) & ~whole & (size < float("inf")), float("nan"), result)
     result = tl.where((size == 1) & infinite, 1.0, result)

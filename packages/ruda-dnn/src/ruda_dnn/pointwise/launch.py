@@ -63,7 +63,7 @@ BINARY = (
     "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift",
     "leaky_relu", "mse", "silu_backward", "mish_backward", "gelu_backward", "gelu_tanh_backward",
     "sigmoid_backward", "tanh_backward", "log_sigmoid_backward",
-    "glu", "round_to", "round_from", "xlogy", "logaddexp", "hardshrink", "softshrink",
+    "glu", "round_to", "round_from", "copysign", "xlogy", "logaddexp", "hardshrink", "softshrink",
     "cross_entropy", "hardsigmoid_backward", "hardswish_backward", "slope_backward", "arange",
 )  # fmt: skip
 MORE = {

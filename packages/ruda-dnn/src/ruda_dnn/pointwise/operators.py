@@ -14,6 +14,7 @@ from ruda_dnn.pointwise.elementary import (
     integer_floor_divide,
     integer_modulo,
     integer_power,
+    is_negative,
     log1p,
     log10,
     modulo,
@@ -257,6 +258,8 @@ def binary(OP: tl.constexpr, a, b):
         result = divide(round_half_even(a * b), b)
     if OP == "round_from":  # whole multiples of b
         result = round_half_even(divide(a, b)) * b
+    if OP == "copysign":
+        result = tl.where(is_negative(b), -tl.abs(a), tl.abs(a))
     if OP == "xlogy":
         result = tl.where((a == 0) & (b == b), 0, a * tl.log(b))
     if OP == "logaddexp":
