@@ -115,6 +115,20 @@ def test_exponential(interpreter, dtype: str) -> None:
     assert (y > 0).all()
 
 
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_cauchy(interpreter, dtype: str) -> None:
+    y = interpreter.empty((COUNT,), dtype)
+    interpreter.run(launch.cauchy(interpreter.view(y), SEED, FIRST, 0.5, 2.0))
+    right = 0.5 + 2.0 * np.tan(np.pi * (unit_open(dtype) - 0.5))
+    narrow = dtype != "float64"
+    # an angle is rounded, which far from the median is a step of 2^-24 / (pi / 2 - angle)
+    slack = np.abs(right) * (1e-7 if narrow else 1e-15) * (1 + np.abs(right))
+    tolerance = {"float64": 1e-14, "float32": 1e-6, "float16": 6e-4, "bfloat16": 5e-3}[dtype]
+    finite = np.abs(right) < (6e4 if dtype == "float16" else np.inf)
+    error = np.abs(y.astype(np.float64) - right)
+    assert (error <= tolerance * (1 + np.abs(right)) + slack)[finite].all()
+
+
 def test_exponential_is_never_zero(interpreter) -> None:
     y = interpreter.empty((COUNT,), "float16")
     interpreter.run(launch.exponential(interpreter.view(y), SEED, FIRST, -1e-9, 2.0**-24))

@@ -117,6 +117,12 @@ void fill_exponential(const Tensor& self, double scale, double least,
   fill_floating(kernel, self, generator, ruda::real(scale), ruda::real(least));
 }
 
+void fill_cauchy(const Tensor& self, double median, double sigma,
+                 const OptionalGenerator& generator) {
+  static ruda::device_kernel kernel{"random.cauchy"};
+  fill_floating(kernel, self, generator, ruda::real(median), ruda::real(sigma));
+}
+
 void fill_normal(const Tensor& self, double mean, double std, const OptionalGenerator& generator) {
   static ruda::device_kernel kernel{"random.normal"};
   fill_floating(kernel, self, generator, ruda::real(mean), ruda::real(std));

@@ -20,6 +20,9 @@ void fill_uniform(const at::Tensor& self, double low, double high, double extent
 // scale * log(u), `least` or more.
 void fill_exponential(const at::Tensor& self, double scale, double least,
                       const OptionalGenerator& generator);
+// median + sigma * tan(pi * (u - 1/2)).
+void fill_cauchy(const at::Tensor& self, double median, double sigma,
+                 const OptionalGenerator& generator);
 void fill_normal(const at::Tensor& self, double mean, double std,
                  const OptionalGenerator& generator);
 // base .. base + extent - 1; extent 0: all 2^64.

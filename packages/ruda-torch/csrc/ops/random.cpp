@@ -4,8 +4,8 @@
 #include "host_call.h"
 #include "random.h"
 
-#include "../cuda/operators.h"
 #include "../cuda/random.h"
+#include "../cuda/target.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/Dispatch_v2.h>
@@ -83,9 +83,9 @@ template <class>
 struct Cauchy {
   void operator()(TensorIterator& iter, double median, double sigma, const Gen& generator) const {
     const Tensor& self = iter.output();
-    if (on_cuda()) refuse_on_cuda("aten::cauchy_", self);
     AT_DISPATCH_FLOATING_TYPES_AND2(
         at::kHalf, at::kBFloat16, self.scalar_type(), "cauchy_", [&] {
+          if (on_cuda()) return cuda::fill_cauchy(self, median, sigma, generator);
           using C = Compute<scalar_t>;
           fill_each<scalar_t>(self, generator, [=](const uint32_t* words) {
             const C angle = static_cast<C>(M_PI) * (unit_open<scalar_t>(words) - C(0.5));
@@ -99,8 +99,13 @@ template <class>
 struct Geometric {
   void operator()(TensorIterator& iter, double p, const Gen& generator) const {
     const Tensor& self = iter.output();
-    if (on_cuda()) refuse_on_cuda("aten::geometric_", self);
     const double scale = 1.0 / std::log1p(-p);
+    if (on_cuda()) {
+      const Tensor trials = at::empty(self.sizes(), self.options().dtype(at::kDouble));
+      cuda::fill_exponential(trials, scale, 0.0, generator);
+      self.copy_(trials.ceil_());
+      return;
+    }
     AT_DISPATCH_ALL_TYPES_AND2(
         at::kHalf, at::kBFloat16, self.scalar_type(), "geometric_", [&] {
           fill_contiguous(self, [&](const Tensor& target) {

@@ -46,6 +46,8 @@ EXACT: dict[str, Callable[[], object]] = {
     "dropout_nothing": lambda: F.dropout(torch.ones(3, 0).to(D), 0.5),
     "dropout_off": lambda: torch.native_dropout(torch.arange(9.0).to(D), 0.5, False),
     "dropout_rows": lambda: torch.native_dropout(numbers((30, 40)).to(D).t(), 0.2, True),
+    "geometric_int64": lambda: torch.empty(N, device=D, dtype=torch.int64).geometric_(0.2),
+    "geometric_float32": lambda: torch.empty(N, device=D).geometric_(0.7),
     "two_draws": lambda: (torch.rand(5, device=D), torch.rand(5, device=D)),
     "own_generator": lambda: torch.rand(N, device=D, generator=generator()),
 }
@@ -57,6 +59,11 @@ NEAR: dict[str, Callable[[], object]] = {
     "own_generator_normal": lambda: torch.randn(N, device=D, generator=generator()),
 }
 """What differs by the last bits of a logarithm, a sine or a cosine."""
+
+CAUCHY: dict[str, Callable[[], object]] = {
+    name: lambda dtype=dtype: torch.empty(N, device=D, dtype=dtype).cauchy_(0.5, 2.0)
+    for name, dtype in FLOATING.items()
+}
 
 for name, dtype in FLOATING.items():
     empty = lambda dtype=dtype: torch.empty(N, device=D, dtype=dtype)  # noqa: E731
@@ -101,4 +108,4 @@ def run(case: Callable[[], object]) -> list[Tensor]:
 
 
 def draw() -> dict[str, list[Tensor]]:
-    return {name: run(case) for name, case in {**EXACT, **NEAR}.items()}
+    return {name: run(case) for name, case in {**EXACT, **NEAR, **CAUCHY}.items()}

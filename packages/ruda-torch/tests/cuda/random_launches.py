@@ -39,6 +39,8 @@ def numbers() -> Iterator[list[Launch]]:
             yield random.uniform(view(y), 1, 0, 0.0, 2.0, 2.0)
             y.exponential_()
             yield random.exponential(view(y), 1, 0, -1.0, 1e-45)
+            y.cauchy_()
+            yield random.cauchy(view(y), 1, 0, 0.0, 1.0)
             y.normal_()
             yield random.normal(view(y), 1, 0, 0.0, 1.0)
             ones, mask = torch.native_dropout(y, 0.5, True)

@@ -82,6 +82,40 @@ def uniform(
 
 
 @triton.jit
+def _unit_open(seed, first, BLOCK: tl.constexpr, WIDE: tl.constexpr):
+    """Numbers in (0, 1), in the order of the elements: float64 from two words, else float32."""
+    bits = _numbers(seed, first, BLOCK, WIDE)
+    if WIDE:
+        result = ((bits >> 12).to(tl.float64) + 0.5) * 2.220446049250313e-16  # 2^-52
+    else:
+        result = ((bits >> 9).to(tl.float32) + 0.5) * 1.1920928955078125e-07  # 2^-23
+    return result
+
+
+@triton.jit
+def cauchy(
+    y,  # [numel]
+    numel,
+    seed,
+    first,
+    median,
+    sigma,
+    BLOCK: tl.constexpr,
+):
+    element: tl.constexpr = y.dtype.element_ty
+    if element == tl.float64:
+        places = _places(2 * BLOCK)
+        angle = (_unit_open(seed, first, BLOCK, True) - 0.5) * 3.141592653589793
+        value = median + sigma * (tl.sin(angle) / tl.cos(angle))
+    else:
+        places = _places(4 * BLOCK)
+        angle = (_unit_open(seed, first, BLOCK, False) - 0.5) * 3.141592653589793
+        tangent = tl.sin(angle) / tl.cos(angle)
+        value = median.to(tl.float32) + sigma.to(tl.float32) * tangent
+    tl.store(y + places, value.to(element), mask=places < numel)
+
+
+@triton.jit
 def exponential(
     y,  # [numel]
     numel,
@@ -93,14 +127,12 @@ def exponential(
 ):
     element: tl.constexpr = y.dtype.element_ty
     if element == tl.float64:
-        bits = _numbers(seed, first, BLOCK, True)
         places = _places(2 * BLOCK)
-        unit = ((bits >> 12).to(tl.float64) + 0.5) * 2.220446049250313e-16  # 2^-52
+        unit = _unit_open(seed, first, BLOCK, True)
         value = tl.maximum(tl.log(unit) * scale, least)
     else:
-        bits = _numbers(seed, first, BLOCK, False)
         places = _places(4 * BLOCK)
-        unit = ((bits >> 9).to(tl.float32) + 0.5) * 1.1920928955078125e-07  # 2^-23
+        unit = _unit_open(seed, first, BLOCK, False)
         value = tl.maximum(tl.log(unit) * scale.to(tl.float32), least.to(tl.float32))
     tl.store(y + places, value.to(element), mask=places < numel)
 

@@ -33,6 +33,11 @@ EXPONENTIAL = Definition(
     f"{_KERNELS}:exponential",
     {"y": _FLOATING, **_RANGE, "scale": "fp64", "least": "fp64", **_BLOCK},
 )
+CAUCHY = Definition(
+    "random.cauchy",
+    f"{_KERNELS}:cauchy",
+    {"y": _FLOATING, **_RANGE, "median": "fp64", "sigma": "fp64", **_BLOCK},
+)
 NORMAL = Definition(
     "random.normal",
     f"{_KERNELS}:normal",
@@ -93,6 +98,13 @@ def exponential(y: View, seed: int, first: int, scale: float, least: float) -> l
                         BLOCK=BLOCK)]  # fmt: skip
 
 
+def cauchy(y: View, seed: int, first: int, median: float, sigma: float) -> list[Launch]:
+    """``median + sigma * tan(pi * (u - 1/2))`` with u in (0, 1)."""
+    grid = programs(y.size, _words(y))
+    return [CAUCHY(grid, y=y, numel=y.size, seed=seed, first=first, median=median, sigma=sigma,
+                   BLOCK=BLOCK)]  # fmt: skip
+
+
 def normal(y: View, seed: int, first: int, mean: float, std: float) -> list[Launch]:
     """Normal numbers, two from two."""
     grid = programs(y.size, _words(y))
@@ -135,6 +147,7 @@ def bundle() -> list[Specialisation]:
             launches += uniform(y, 1, 1, 0.0, 1.0, 1.0)
             launches += exponential(y, 1, 1, -1.0, 1e-45)
             launches += normal(y, 1, 1, 0.0, 1.0)
+            launches += cauchy(y, 1, 1, 0.0, 1.0)
             mask = contiguous_view(pointer, "bool", (64,))
             launches += dropout(y, y, mask, 1, 1, 1, 1.0)
             wrong = contiguous_view(0, "int32", (1,))
