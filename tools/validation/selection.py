@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+
+from validation.machine import ROOT
 
 FILE = Path(__file__).with_name("selection.toml")
 
@@ -17,6 +19,8 @@ class Group:
 
     Attributes:
         name: of the group.
+        family: by which it is asked for; several groups have one when a family is `split`, one
+            process a file.
         paths: files and folders, relative to the checkout.
         needs: the last package that it imports.
         bundle: whether it runs with a bundle's kernels too.
@@ -28,6 +32,7 @@ class Group:
     needs: str
     bundle: bool = False
     keyword: str = ""
+    family: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,13 +69,26 @@ def read(file: Path = FILE) -> Selection:
         ValueError: it names something twice, or something that is not there.
     """
     content = tomllib.loads(file.read_text())
-    groups = tuple(Group(**{**each, "paths": tuple(each["paths"])}) for each in content["group"])
+    groups = tuple(group for each in content["group"] for group in _groups(**each))
     names = [group.name for group in groups]
     if len(set(names)) != len(names):
         raise ValueError(f"{file.name}: a group's name is there twice")
     return Selection(
         groups, _rules(content.get("left_out", [])), _rules(content.get("allowed_skip", []))
     )
+
+
+def _groups(
+    name: str, paths: list[str], needs: str, bundle: bool = False, split: bool = False
+) -> list[Group]:
+    if not split:
+        return [Group(name, tuple(paths), needs, bundle, family=name)]
+    files = sorted(file for path in paths for file in (ROOT / path).glob("test_*.py"))
+    return [
+        Group(f"{name}-{file.stem.removeprefix('test_')}", (str(file.relative_to(ROOT)),), needs,
+              bundle, family=name)
+        for file in files
+    ]  # fmt: skip
 
 
 def _rules(rows: list[dict[str, Any]]) -> tuple[Rule, ...]:
@@ -85,12 +103,13 @@ def choose(selection: Selection, wanted: list[str]) -> Selection:
     """
     if not wanted:
         return selection
-    known = {group.name: group for group in selection.groups}
+    known = list(dict.fromkeys(group.family for group in selection.groups))
     groups = []
     for each in wanted:
         name, _, keyword = each.partition(":")
         if name not in known:
             raise ValueError(f"got the group {name!r}, wanted one of: {', '.join(known)}")
-        group = known[name]
-        groups.append(Group(group.name, group.paths, group.needs, group.bundle, keyword))
+        groups += [
+            replace(group, keyword=keyword) for group in selection.groups if group.family == name
+        ]
     return Selection(tuple(groups), selection.left_out, selection.allowed_skips)

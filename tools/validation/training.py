@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -83,19 +84,25 @@ def demo(run: Run, phase: Phase, deadline: float) -> None:
     """The car records demo with its throughput, where its data is installed."""
     missing = [name for name in DEMO_DATA if not machine.can_import(name)]
     left = deadline - time.monotonic()
-    reason = ""
+    reason = why = ""
     if missing:
         reason = f"not run: data package missing: {', '.join(missing)}"
+        why = "the data packages are not part of a checkout"
+    elif run.target == "double":
+        reason = "not run: a model of that size is not interpreted"
+        why = "left to GPUs"
     elif left < DEMO_SECONDS and not run.require_demo:
         reason = f"not run: {left:.0f} s left"
+        why = "the cases come first"
     if reason:
-        accepted = "" if run.require_demo else "the data packages are not part of a checkout"
+        accepted = "" if run.require_demo else why
         run.case("demo", "cars", "not_run", message=reason, accepted=accepted)
         return
     if run.build is not None and (failed := run.build.wait("finetune")):
         run.case("demo", "cars", "not_run", message=failed)
         return
     output = run.folder / "demo"
+    shutil.rmtree(output, ignore_errors=True)
     done = command(
         [sys.executable, str(DEMO), "--output", str(output)],
         run.environment(RUDA_POISON="0", OMP_NUM_THREADS=str(run.jobs)), deadline,
