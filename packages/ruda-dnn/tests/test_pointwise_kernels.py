@@ -35,6 +35,10 @@ def softplus(x: Any) -> Any:
     return np.logaddexp(0.0, x)
 
 
+def logit(x: Any) -> Any:
+    return np.log(x / (1 - x))
+
+
 def tanh_gelu_bend(x: Any) -> Any:
     return np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
 
@@ -78,6 +82,7 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "gelu_backward": slope(UNARY["gelu"]), "gelu_tanh_backward": slope(UNARY["gelu_tanh"]),
     "log_sigmoid_backward": slope(UNARY["log_sigmoid"]),
     "glu": lambda a, b: a * sigmoid(b), "logaddexp": np.logaddexp,
+    "logit": lambda a, b: logit(np.where(b < 0, a, np.minimum(np.maximum(a, b), 1 - b))),
     "copysign": np.copysign,
     "round_to": lambda a, b: np.round(a * b) / b, "round_from": lambda a, b: np.round(a / b) * b,
     "xlogy": lambda a, b: np.where((a == 0) & ~np.isnan(b), 0, a * np.log(b)),
@@ -111,6 +116,7 @@ MORE: dict[str, Callable[..., Any]] = {
     "hardtanh_backward": lambda a, b, c, d: np.where((b <= c) | (b >= d), 0 * a, a),
     "mse_backward": lambda a, b, c, d: d * (a - b) * c,
     "glu_backward": lambda a, b, c: (1 - a) * a * b * c,
+    "logit_backward": lambda a, b, c: np.where((b < c) | (b > 1 - c), 0, a / (b * (1 - b))),
     "shrink_backward": lambda a, b, c: np.where(np.abs(b) <= c, 0, a),
     "smooth_l1": lambda a, b, c: np.where(
         np.abs(a - b) < c, 0.5 * (a - b) ** 2 / c, np.abs(a - b) - 0.5 * c
@@ -125,7 +131,8 @@ MORE: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 NUMBERS = {"elu": 1, "softplus": 1, "elu_backward": 2, "elu_backward_of_result": 2,
            "softplus_backward": 2, "threshold": 2, "hardtanh_backward": 2,
-           "leaky_relu_backward": 2, "nan_to_num": 1, "shrink_backward": 2, "smooth_l1": 2,
+           "leaky_relu_backward": 2, "nan_to_num": 1, "shrink_backward": 2,
+           "logit_backward": 2, "smooth_l1": 2,
            "huber": 2}  # fmt: skip
 """From which operand on an operator has positive numbers; the others from the fourth on."""
 
@@ -186,6 +193,8 @@ def test_binary(interpreter, op: str, dtype: str) -> None:
     for got, other in ((out, y), (number, np.float64(second))):
         with np.errstate(all="ignore"):
             wanted = BINARY[op](x, other)
+            if op == "div_trunc":  # of the rounded quotient
+                wanted = np.trunc(rounded(x / other, dtype))
             if op in ("div_floor", "remainder"):  # NumPy's have other zeros and infinities
                 wanted = np.where(other == 0, (x / other if op == "div_floor" else np.nan), wanted)
             limit = 1e-9 if dtype == "float64" and backward else None

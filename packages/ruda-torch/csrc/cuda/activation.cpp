@@ -83,6 +83,14 @@ std::tuple<Tensor, Tensor> log_sigmoid_forward(const Tensor& self) {
   return {iterator.output(), at::empty({0}, self.options())};
 }
 
+std::tuple<Tensor&, Tensor&> log_sigmoid_forward_out(const Tensor& self, Tensor& out,
+                                                     Tensor& buffer) {
+  stub::begin();
+  at::TensorIterator iterator = at::TensorIterator::unary_op(out, self);
+  pointwise("log_sigmoid", iterator, self.scalar_type());
+  return {out, buffer};
+}
+
 Tensor log_sigmoid_backward(const Tensor& grad, const Tensor& self, const Tensor& /*buffer*/) {
   stub::begin();
   Tensor result;
@@ -219,6 +227,7 @@ RUDA_CUDA_OPERATORS(library) {
   library.impl("aten::gelu_backward", TORCH_FN(gelu_backward));
   library.impl("aten::gelu_backward.grad_input", TORCH_FN(gelu_backward_out));
   library.impl("aten::log_sigmoid_forward", TORCH_FN(log_sigmoid_forward));
+  library.impl("aten::log_sigmoid_forward.output", TORCH_FN(log_sigmoid_forward_out));
   library.impl("aten::log_sigmoid_backward", TORCH_FN(log_sigmoid_backward));
   library.impl("aten::celu", TORCH_FN(native::celu));
   library.impl("aten::celu_", TORCH_FN(native::celu_));

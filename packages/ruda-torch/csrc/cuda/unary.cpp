@@ -2,6 +2,7 @@
 
 #include "cuda/pointwise_forms.h"
 
+#include <ATen/native/BinaryOps.h>
 #include <ATen/native/TensorCompare.h>
 #include <ATen/native/UnaryOps.h>
 #include <ATen/ops/abs_native.h>
@@ -14,6 +15,8 @@
 #include <ATen/ops/isposinf_native.h>
 #include <ATen/ops/log10_native.h>
 #include <ATen/ops/logical_not_native.h>
+#include <ATen/ops/logit_backward_native.h>
+#include <ATen/ops/logit_native.h>
 #include <ATen/ops/nan_to_num_native.h>
 #include <ATen/ops/rad2deg_native.h>
 #include <ATen/ops/round_native.h>
@@ -87,6 +90,14 @@ void round_decimals(at::TensorIteratorBase& iterator, int64_t decimals) {
   pointwise(decimals < 0 ? "round_from" : "round_to", iterator, {power});
 }
 
+void logit(at::TensorIteratorBase& iterator, const Scalar& eps) {
+  pointwise("logit", iterator, {eps});
+}
+
+void logit_backward(at::TensorIteratorBase& iterator, const Scalar& eps) {
+  pointwise("logit_backward", iterator, {eps});
+}
+
 template <class Structured>
 void add_unary(CudaOperators& library, const char* fresh, const char* in_place, const char* out) {
   add_forms<Structured, const Tensor&>(library, fresh, in_place, out);
@@ -119,6 +130,8 @@ RUDA_CUDA_OPERATORS(library) {
   stub::use_only_on_cuda<native::isposinf_stub>(&isposinf);
   stub::use_only_on_cuda<native::log10_stub>(RUDA_POINTWISE("log10"));
   stub::use_only_on_cuda<native::logical_not_stub>(&logical_not);
+  stub::use_only_on_cuda<native::logit_stub>(&logit);
+  stub::use_only_on_cuda<native::logit_backward_stub>(&logit_backward);
   stub::use_only_on_cuda<native::nan_to_num_stub>(&nan_to_num);
   stub::use_only_on_cuda<native::round_decimals_stub>(&round_decimals);
   stub::use_only_on_cuda<native::sign_stub>(RUDA_POINTWISE("sign"));
@@ -154,6 +167,12 @@ RUDA_CUDA_OPERATORS(library) {
   library.impl("aten::logical_not", TORCH_FN(native::logical_not));
   library.impl("aten::logical_not_", TORCH_FN(native::logical_not_));
   library.impl("aten::logical_not.out", TORCH_FN(native::logical_not_out));
+  library.impl("aten::logit", TORCH_FN(native::logit));
+  library.impl("aten::logit_", TORCH_FN(native::logit_));
+  library.impl("aten::logit.out", TORCH_FN(native::logit_out));
+  add_forms<native::structured_logit_backward_out, const Tensor&, const Tensor&,
+            std::optional<double>>(library, "aten::logit_backward", nullptr,
+                                   "aten::logit_backward.grad_input");
   library.impl("aten::nan_to_num", TORCH_FN(native::nan_to_num));
   library.impl("aten::nan_to_num_", TORCH_FN(native::nan_to_num_));
   library.impl("aten::nan_to_num.out", TORCH_FN(native::nan_to_num_out));

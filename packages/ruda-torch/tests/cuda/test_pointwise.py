@@ -198,6 +198,7 @@ GRADIENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         x, x.detach().cos() ** 2, reduction="none"
     ),
     "logaddexp": lambda x: torch.logaddexp(x, 2 * x),
+    "logit": lambda x: x.sigmoid().logit(eps=0.2),
     "xlogy": lambda x: torch.xlogy(x, x.exp() + 1),
 }  # fmt: skip
 

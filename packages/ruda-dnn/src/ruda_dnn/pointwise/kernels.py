@@ -7,6 +7,7 @@ or, in floating arithmetic, of a float64.
 import triton
 import triton.language as tl
 
+from ruda_dnn.pointwise.elementary import divide, trunc
 from ruda_dnn.pointwise.operators import binary, more_operands, unary
 
 
@@ -74,9 +75,11 @@ def _operand(pointer, places, inside, bits, TYPE: tl.constexpr):
 
 
 @triton.jit
-def _apply(OP: tl.constexpr, OPERANDS: tl.constexpr, a, b, c, d, e):
+def _apply(OP: tl.constexpr, OPERANDS: tl.constexpr, TYPE: tl.constexpr, a, b, c, d, e):
     if OPERANDS == 1:
         result = unary(OP, a)
+    elif OP == "div_trunc" and a.dtype.is_floating():
+        result = trunc(_rounded(divide(a, b), TYPE))  # torch truncates the rounded quotient
     elif OPERANDS == 2:
         result = binary(OP, a, b)
     else:
@@ -121,7 +124,7 @@ def flat(
     else:
         z = _operand(c, places, inside, c_bits, TYPE)
         v, w = _number(places, d_bits, TYPE), _number(places, e_bits, TYPE)
-        result = _apply(OP, OPERANDS, x, y, z, v, w)
+        result = _apply(OP, OPERANDS, TYPE, x, y, z, v, w)
     _store(out, places, inside, result, TYPE, OUT)
 
 
@@ -207,5 +210,5 @@ def strided(
     y = _operand(b, at_b, inside, b_bits, TYPE)
     z = _operand(c, at_c, inside, c_bits, TYPE)
     v, w = _number(element, d_bits, TYPE), _number(element, e_bits, TYPE)
-    result = _apply(OP, OPERANDS, x, y, z, v, w)
+    result = _apply(OP, OPERANDS, TYPE, x, y, z, v, w)
     _store(out, at_out, inside, result, TYPE, OUT)

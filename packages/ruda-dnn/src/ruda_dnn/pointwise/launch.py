@@ -63,14 +63,16 @@ BINARY = (
     "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift",
     "leaky_relu", "mse", "silu_backward", "mish_backward", "gelu_backward", "gelu_tanh_backward",
     "sigmoid_backward", "tanh_backward", "log_sigmoid_backward",
-    "glu", "round_to", "round_from", "copysign", "xlogy", "logaddexp", "hardshrink", "softshrink",
-    "cross_entropy", "hardsigmoid_backward", "hardswish_backward", "slope_backward", "arange",
+    "glu", "round_to", "round_from", "copysign", "logit", "xlogy", "logaddexp", "hardshrink",
+    "softshrink", "cross_entropy", "hardsigmoid_backward", "hardswish_backward",
+    "slope_backward", "arange",
 )  # fmt: skip
 MORE = {
     "add_scaled": 3, "where": 3, "where_not": 3, "clamp": 3, "lerp": 3, "addcmul": 4, "addcdiv": 4,
     "threshold": 4, "softplus": 3, "softplus_backward": 4, "elu": 4, "elu_backward": 5,
     "elu_backward_of_result": 5, "leaky_relu_backward": 3, "hardtanh_backward": 4,
-    "mse_backward": 4, "nan_to_num": 4, "glu_backward": 3, "shrink_backward": 3, "smooth_l1": 3,
+    "mse_backward": 4, "nan_to_num": 4, "glu_backward": 3, "logit_backward": 3,
+    "shrink_backward": 3, "smooth_l1": 3,
     "smooth_l1_backward": 5, "huber": 3, "huber_backward": 5, "cross_entropy_backward": 3,
 }  # fmt: skip
 OPERANDS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), **MORE}

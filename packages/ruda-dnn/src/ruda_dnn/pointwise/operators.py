@@ -181,8 +181,6 @@ def quotient(OP: tl.constexpr, a, b):
     if a.dtype.is_floating():
         if OP == "div":
             result = divide(a, b)
-        if OP == "div_trunc":
-            result = trunc(divide(a, b))
         if OP == "div_floor":
             result = floor_divide(a, b)
         if OP == "remainder":
@@ -258,6 +256,10 @@ def binary(OP: tl.constexpr, a, b):
         result = divide(round_half_even(a * b), b)
     if OP == "round_from":  # whole multiples of b
         result = round_half_even(divide(a, b)) * b
+    if OP == "logit":  # x, and how near to 0 and 1 it may be, where that is not negative
+        inside = minimum(maximum(a, b), 1 - b)
+        chance = tl.where(b < 0, a, inside)
+        result = tl.log(divide(chance, 1 - chance))
     if OP == "copysign":
         result = tl.where(is_negative(b), -tl.abs(a), tl.abs(a))
     if OP == "xlogy":
@@ -339,6 +341,10 @@ def more_operands(OP: tl.constexpr, a, b, c, d, e):
         result = (1 - a) * a * b * c
     if OP == "shrink_backward":  # grad, x, bound
         result = tl.where(tl.abs(b) <= c, 0, a)
+    if OP == "logit_backward":  # grad, x, how near to 0 and 1
+        outside = tl.where(c < 0, float("nan"), tl.zeros_like(a))
+        low, high = maximum(c, tl.zeros_like(c)), minimum(1 - c, tl.zeros_like(c) + 1)
+        result = tl.where((b < low) | (b > high), outside, divide(a, b * (1 - b)))
     if OP == "smooth_l1":  # x, target, width of the bend
         distance = tl.abs(a - b)
         bent = divide(0.5 * distance * distance, c)
