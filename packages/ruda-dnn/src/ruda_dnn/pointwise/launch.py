@@ -10,6 +10,7 @@ import itertools
 import math
 import struct
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ruda_runtime.launch import (
     Definition,
@@ -107,7 +108,7 @@ def pointwise(op: str, dtype: str, out: View, *operands: Operand) -> list[Launch
     tensors += [None] * (3 - len(tensors))
     numbers = [0 if isinstance(each, View) else bits(each, dtype) for each in operands]
     numbers += [0] * (5 - len(numbers))
-    common = {
+    common: dict[str, Any] = {
         **{f"{name}_bits": number for name, number in zip("abcde", numbers)},
         "OP": op, "OPERANDS": OPERANDS[op], "TYPE": dtype, "OUT": out.dtype, "BLOCK": BLOCK,
     }  # fmt: skip
@@ -175,7 +176,7 @@ def _strided(
     views: Sequence[View | None],
     sizes: Sequence[int],
     strides: Sequence[list[int] | None],
-    common: dict[str, int | str],
+    common: dict[str, Any],
 ) -> Launch:
     """The outermost dimension is the last of the kernel's six: the others are 1 in between."""
     inner, outer = sizes[: min(len(sizes), RANK) - 1], len(sizes[:RANK]) - 1
@@ -209,10 +210,10 @@ def bundle() -> list[Specialisation]:
     launches: list[Launch] = []
 
     def add(op: str, dtype: str, out: str, *operands: str | float, layouts: bool = False) -> None:
-        for shape in (wide, odd):
-            target = contiguous_view(0, out, shape)
+        for extent in (wide, odd):
+            target = contiguous_view(0, out, extent)
             given = [
-                contiguous_view(0, each, shape) if isinstance(each, str) else each
+                contiguous_view(0, each, extent) if isinstance(each, str) else each
                 for each in operands
             ]
             launches.extend(pointwise(op, dtype, target, *given))
