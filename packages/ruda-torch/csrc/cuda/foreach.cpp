@@ -27,6 +27,7 @@
 #include <ATen/ops/_foreach_neg_native.h>
 #include <ATen/ops/_foreach_norm_native.h>
 #include <ATen/ops/_foreach_pow_native.h>
+#include <ATen/ops/_foreach_powsum_native.h>
 #include <ATen/ops/_foreach_reciprocal_native.h>
 #include <ATen/ops/_foreach_round_native.h>
 #include <ATen/ops/_foreach_rsqrt_native.h>
@@ -39,10 +40,6 @@
 #include <ATen/ops/_foreach_tanh_native.h>
 #include <ATen/ops/_foreach_trunc_native.h>
 #include <ATen/ops/_foreach_zero_native.h>
-
-#if __has_include(<ATen/ops/_foreach_powsum_native.h>)
-#include <ATen/ops/_foreach_powsum_native.h>
-#endif
 
 namespace ruda_torch::cuda {
 
@@ -115,9 +112,7 @@ RUDA_CUDA_OPERATORS(library) {
                TORCH_FN(native::foreach_scalar_pow_list_kernel_slow));
   library.impl("aten::_foreach_norm.Scalar", TORCH_FN(native::foreach_tensor_norm_slow));
   library.impl("aten::_foreach_zero_", TORCH_FN(native::foreach_tensor_zero_slow_));
-#if __has_include(<ATen/ops/_foreach_powsum_native.h>)
   library.impl("aten::_foreach_powsum.Scalar", TORCH_FN(native::foreach_tensor_powsum_slow));
-#endif
   library.impl("aten::_foreach_max", TORCH_FN(native::foreach_tensor_max_slow));
 }
 

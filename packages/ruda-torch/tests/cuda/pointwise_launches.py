@@ -39,6 +39,11 @@ def layouts(dtype: torch.dtype) -> Iterator[torch.Tensor]:
 
 
 def calls() -> Iterator[list[Launch]]:
+    long = new(2**16 + 1, 2**15, dtype=torch.bool).t()  # more elements than 32 bits count
+    turned = torch.empty(long.shape, dtype=torch.bool, device="ruda")
+    turned.copy_(long)
+    yield launch.copy(view(turned), view(long))
+    del long, turned
     for dtype in NAMES:
         name = NAMES[dtype]
         for x in layouts(dtype):
