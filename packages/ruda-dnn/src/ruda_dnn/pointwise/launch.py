@@ -238,7 +238,7 @@ def bundle() -> list[Specialisation]:
                 tensors = 3
             layouts = op in _WITH_LAYOUTS
             add(op, dtype, dtype, *[dtype] * tensors, *[1.0] * (count - tensors), layouts=layouts)
-            if op in ("add", "sub", "mul", "div"):
+            if op in ("add", "sub", "mul", "div", "maximum", "minimum"):
                 add(op, dtype, dtype, dtype, 1.0)
         add("where", dtype, dtype, "bool", dtype, dtype, layouts=True)
         add("where_not", dtype, dtype, "bool", dtype, 1.0, layouts=True)
