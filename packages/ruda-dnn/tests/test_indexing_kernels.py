@@ -188,7 +188,9 @@ def test_flatten(interpreter) -> None:
 @pytest.mark.parametrize("dtype", ["bool", "float32", "bfloat16"])
 def test_positions(interpreter, dtype: str) -> None:
     shape = (50, 70)
-    values = np.where(np.random.default_rng(0).random(shape) < 0.1, 1, 0)
+    values = np.where(np.random.default_rng(0).random(shape) < 0.1, 1.0, 0.0)
+    if dtype != "bool":
+        values[0, [4, 5]] = -0.0, np.nan
     source = interpreter.array(values, dtype)
     blocks = -(-source.size // launch.BLOCK)
     counts, ends = interpreter.empty((blocks,), "int64"), interpreter.empty((blocks,), "int64")

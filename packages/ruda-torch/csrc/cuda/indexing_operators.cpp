@@ -75,7 +75,7 @@ Tensor select(const Tensor& self, int64_t dim, const Tensor& index) {
   TORCH_CHECK_INDEX(source.size(axis) != 0 || out.numel() == 0, "[", name,
                     "] index out of range of a dimension of size 0");
   take({name}, source, places, out, Axis(source.sizes(), axis));
-  return self.dim() == 0 ? out.view({}) : out;
+  return self.dim() == 0 ? out.view(at::IntArrayRef()) : out;
 }
 
 Tensor& index_select_out(const Tensor& self, int64_t dim, const Tensor& index, Tensor& out) {

@@ -127,6 +127,16 @@ Tensor& mean_out(const Tensor& self, Dims dims, bool keep, OptionalType type, Te
   return write<native::structured_mean_out>(out, self, dims, keep, type);
 }
 
+Tensor nansum(const Tensor& self, Dims dims, bool keep, OptionalType type) {
+  if (!at::isFloatingType(self.scalar_type())) return sum_dims(self, dims, keep, type);
+  return sum_dims(self.masked_fill(self.isnan(), 0), dims, keep, type);
+}
+
+Tensor trace(const Tensor& self) {
+  TORCH_CHECK(self.dim() == 2, "trace: expected a matrix, but got tensor with dim ", self.dim());
+  return self.diagonal().sum();
+}
+
 Tensor prod(const Tensor& self, OptionalType type) { return native::prod(self, type); }
 Tensor prod_dim(const Tensor& self, int64_t dim, bool keep, OptionalType type) {
   return make<native::structured_prod_out>(self, dim, keep, type);
@@ -302,6 +312,8 @@ RUDA_CUDA_OPERATORS(library) {
   library.impl("aten::mean", TORCH_FN(mean));
   library.impl("aten::mean.dim", TORCH_FN(mean_dims));
   library.impl("aten::mean.out", TORCH_FN(mean_out));
+  library.impl("aten::nansum", TORCH_FN(nansum));
+  library.impl("aten::trace", TORCH_FN(trace));
   library.impl("aten::prod", TORCH_FN(prod));
   library.impl("aten::prod.dim_int", TORCH_FN(prod_dim));
   library.impl("aten::any", TORCH_FN(truth<native::structured_any_all_out>));

@@ -25,14 +25,18 @@ namespace {
 using at::Scalar;
 using at::Tensor;
 
-// The second half is counted from the end, so that both ends are what they should be.
+// The second half is counted from the end, so that both ends are what they should be. Integers are
+// truncated from float64.
 Tensor& linspace_out(const Scalar& start, const Scalar& end, int64_t steps, Tensor& out) {
   TORCH_CHECK(steps >= 0, "number of steps must be non-negative");
-  TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(out.scalar_type()), "[linspace] got dtype ",
-                              out.scalar_type(), ", wanted a floating dtype on the cuda target");
   if (out.numel() != steps) at::native::resize_output(out, {steps});
-  const Tensor result = out.is_contiguous() ? out : at::empty({steps}, out.options());
-  const double first = start.toDouble(), last = end.toDouble();
+  const bool whole = at::isIntegralType(out.scalar_type(), /*includeBool=*/true);
+  const Tensor result = out.is_contiguous() && !whole
+                            ? out
+                            : at::empty({steps}, whole ? out.options().dtype(at::kDouble)
+                                                       : out.options());
+  const double first = whole ? static_cast<double>(start.toLong()) : start.toDouble();
+  const double last = whole ? static_cast<double>(end.toLong()) : end.toDouble();
   const double step = steps > 1 ? (last - first) / static_cast<double>(steps - 1) : 0;
   const int64_t half = steps == 1 ? 1 : steps / 2;
   if (half > 0) arange(result.narrow(0, 0, half), first, step);

@@ -199,6 +199,7 @@ def test_select_add_copy_fill(dim: int) -> None:
     turned, right = up(x).transpose(0, 2), x.clone().transpose(0, 2)
     turned.index_add_(0, up(index), up(torch.ones(3, 6, 5)))
     close(turned, right.index_add_(0, index, torch.ones(3, 6, 5)))
+    same(up(x[0, 0, 0]).index_select(0, up(index[1:2])), x[0, 0, 0])
     with pytest.raises(IndexError, match=r"\[index_select\] index out of range"):
         up(x).index_select(dim, torch.tensor([-1], device="ruda"))
 
@@ -291,6 +292,8 @@ def test_sequences() -> None:
     same(torch.arange(3, dtype=torch.bfloat16, device="ruda"), torch.arange(3.0).bfloat16())
     for steps in (0, 1, 2, 9):
         close(torch.linspace(-1, 2, steps, device="ruda"), torch.linspace(-1, 2, steps))
+    whole = {"dtype": torch.int64}
+    same(torch.linspace(-3, 9, 8, **whole, device="ruda"), torch.linspace(-3, 9, 8, **whole))
     same(torch.eye(3, 5, device="ruda"), torch.eye(3, 5))
     same(torch.eye(4, dtype=torch.bool, device="ruda"), torch.eye(4, dtype=torch.bool))
     x = values(3, 4)

@@ -71,6 +71,17 @@ def test_dtype_arguments_and_promotion() -> None:
         whole.to("ruda").mean()
 
 
+def test_what_is_composed_of_sums() -> None:
+    x, y = pair(torch.randn(5, 6), torch.float32)
+    same(y.trace(), x.double().trace().float())
+    same(up_to_nan(y).nansum(1), up_to_nan(x).double().nansum(1).float())
+    same(y.int().nansum(), x.int().nansum())
+
+
+def up_to_nan(x: torch.Tensor) -> torch.Tensor:
+    return x.masked_fill(x > 1, float("nan"))
+
+
 def test_out_arguments() -> None:
     x, y = pair(torch.randn(3, 4), torch.float32)
     out = torch.empty(4, device="ruda")

@@ -256,11 +256,21 @@ def flatten(
 
 
 @triton.jit
+def _found(value):
+    """1 for what is not 0, NaN included."""
+    if value.dtype.is_floating() and value.dtype.primitive_bitwidth < 32:
+        result = value.to(tl.float32) != 0
+    else:
+        result = value != 0
+    return result.to(tl.int64)
+
+
+@triton.jit
 def count_blocks(source, counts, count, BLOCK: tl.constexpr):
     """How many values of every block are not 0."""
     element = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(source + element, mask=element < count, other=0)
-    tl.store(counts + tl.program_id(0), tl.sum((value != 0).to(tl.int64), 0))
+    tl.store(counts + tl.program_id(0), tl.sum(_found(value), 0))
 
 
 @triton.jit
@@ -273,7 +283,7 @@ def positions(
 ):
     element = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(source + element, mask=element < count, other=0)
-    found = (value != 0).to(tl.int64)
+    found = _found(value)
     rank = tl.load(ends + tl.program_id(0)) - tl.sum(found, 0) + tl.cumsum(found, 0) - 1
     tl.store(out + rank, element, mask=found > 0)
 
