@@ -64,10 +64,10 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         "--check", type=Path, metavar="FILE", help="say whether a result file is a validation"
     )
     # For tests of this tool. What is run on the driver double never counts as a validation.
-    hidden = {"help": argparse.SUPPRESS}
-    parser.add_argument("--target", choices=("cuda", "double"), default="cuda", **hidden)
-    parser.add_argument("--selection", type=Path, default=selection.FILE, **hidden)
-    parser.add_argument("--installed", action="store_true", **hidden)
+    quiet = argparse.SUPPRESS
+    parser.add_argument("--target", choices=("cuda", "double"), default="cuda", help=quiet)
+    parser.add_argument("--selection", type=Path, default=selection.FILE, help=quiet)
+    parser.add_argument("--installed", action="store_true", help=quiet)
     return parser.parse_args(argv)
 
 

@@ -117,7 +117,7 @@ def _skip_reason(report: Any) -> str:
 
 def _observe_conformance(errors: list[float]) -> None:
     """Note the RMS error of every comparison as a share of what it may be."""
-    conformance = sys.modules.get("ruda_runtime.conformance")
+    conformance: Any = sys.modules.get("ruda_runtime.conformance")
     if conformance is None:
         return
     check = conformance.check
