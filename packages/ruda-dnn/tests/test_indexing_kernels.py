@@ -223,7 +223,10 @@ def test_triangle(interpreter, diagonal: int, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int64", "bool"])
 @pytest.mark.parametrize("largest", [True, False])
-def test_sort(interpreter, dtype: str, largest: bool) -> None:
+@pytest.mark.parametrize("chunk", [4096, 64, 40])
+def test_sort(interpreter, monkeypatch, dtype: str, largest: bool, chunk: int) -> None:
+    monkeypatch.setattr(launch, "WHOLE_SORT", chunk)
+    monkeypatch.setattr(launch, "SORT_CHUNK", chunk)
     values = random((3, 170), dtype) if "float" not in dtype else random((3, 170), "float32")
     if "float" in dtype:
         values[:, 20:30] = np.round(values[:, 40:50])
@@ -237,7 +240,9 @@ def test_sort(interpreter, dtype: str, largest: bool) -> None:
     view = interpreter.view
     for keep in (170, 9):
         out, places = (interpreter.empty((3, keep), kind) for kind in (dtype, "int64"))
-        interpreter.run(launch.sort(view(source), view(out), view(places), keep, largest))
+        interpreter.run(
+            launch.sort(view(source), view(out), view(places), keep, largest, interpreter.scratch)
+        )
         np.testing.assert_array_equal(places, right[:, :keep])
         np.testing.assert_array_equal(
             np.asarray(out, np.float64), np.take_along_axis(order, right, 1)[:, :keep]
@@ -247,4 +252,4 @@ def test_sort(interpreter, dtype: str, largest: bool) -> None:
 def test_too_long_rows_are_refused() -> None:
     row = contiguous_view(0, "float32", (1 << 21,))
     with pytest.raises(NotImplementedError, match=r"\[sort\] got rows of 2097152 values"):
-        launch.sort(row, row, row, 1, True)
+        launch.sort(row, row, row, 1, True, lambda *_: row)

@@ -8,6 +8,7 @@
 #include <ATen/ops/empty.h>
 #include <ruda/device.hpp>
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -31,11 +32,13 @@ ruda::device_kernel positions_kernel{"indexing.positions"};
 ruda::device_kernel coordinate_kernel{"indexing.coordinate"};
 ruda::device_kernel triangle_kernel{"indexing.triangle"};
 ruda::device_kernel sort_kernel{"indexing.sort"};
+ruda::device_kernel merge_kernel{"indexing.merge"};
 
 constexpr int64_t kBlock = 1024;
 constexpr int64_t kLanes = 128;
 constexpr int64_t kChainRows = 32, kChainBlock = 128;
 constexpr int64_t kSortRows = 32, kSortBlock = 128;
+constexpr int64_t kWholeSort = 4096, kSortChunk = 2048, kMergeRows = 256;
 constexpr int64_t kMostSorted = 1 << 20;
 
 int64_t blocks(int64_t count, int64_t of) { return (count + of - 1) / of; }
@@ -310,10 +313,29 @@ void sort(const char* operation, const Tensor& source, const Tensor& sorted, con
   const int64_t count = source.size(-1);
   TORCH_CHECK_NOT_IMPLEMENTED(count <= kMostSorted, "[", operation, "] got rows of ", count,
                               " values, wanted at most ", kMostSorted, " on the cuda target");
-  const int64_t each = blocks(count, kSortRows);
-  launch(sort_kernel, programs(operation, source.numel() / count * each), values(operation, source),
-         pointer(sorted), pointer(indices), number(count), number(sorted.size(-1)), number(each),
-         ruda::boolean(largest), number(kSortRows), number(kSortBlock));
+  const int64_t keep = sorted.size(-1);
+  const int64_t rows = source.numel() / count;
+  const int64_t chunk = count <= kWholeSort ? count : kSortChunk;
+  const int64_t chunks = blocks(count, chunk);
+  const int64_t length = std::min(keep, chunk);
+  Tensor some = sorted, places = indices;
+  if (chunks > 1) {
+    some = at::empty({rows, chunks, length}, sorted.options());
+    places = at::empty({rows, chunks, length}, indices.options());
+  }
+  const int64_t each = blocks(chunk, kSortRows);
+  launch(sort_kernel, programs(operation, rows * chunks * each), values(operation, source),
+         pointer(some), pointer(places), number(count), number(chunk), number(chunks),
+         number(length), number(each), ruda::boolean(largest), number(kSortRows),
+         number(kSortBlock));
+  if (chunks == 1) return;
+  int64_t steps = 0;
+  while (length >> steps != 0) ++steps;
+  const int64_t parts = blocks(chunks * length, kMergeRows);
+  launch(merge_kernel, programs(operation, rows * parts), pointer(some), pointer(places),
+         pointer(sorted), pointer(indices), number(count), number(chunk), number(chunks),
+         number(length), number(keep), number(parts), number(steps), ruda::boolean(largest),
+         number(kMergeRows));
 }
 
 }  // namespace ruda_torch::cuda

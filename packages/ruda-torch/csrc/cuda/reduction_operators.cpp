@@ -72,6 +72,10 @@ void argmin_table(TensorIterator& iterator) { locate("argmin", iterator, false);
 
 void norm_table(TensorIterator& iterator, const Scalar& order) {
   const double p = order.toDouble();
+  if (iterator.numel() == 0) {
+    iterator.tensor(0).fill_(p < 0 ? std::numeric_limits<double>::infinity() : 0.0);
+    return;
+  }
   if (p == 0) return reduce("norm", iterator, {"sum", "nonzero"});
   if (p == 1) return reduce("norm", iterator, {"sum", "absolute"});
   if (p == 2) return reduce("norm", iterator, {"sum", "square", "sqrt"});

@@ -134,11 +134,13 @@ def arrangements() -> Iterator[list[Launch]]:
         x.triu()
         yield indexing.triangle(view(x), view(x), 0, upper=True)
     for dtype in (torch.float32, torch.bfloat16, torch.int64):
-        x = new(4, 70, dtype=dtype)
-        found = x.topk(5)
-        yield indexing.sort(view(x), *map(view, found), 5, largest=True)
-        found = x.sort()
-        yield indexing.sort(view(x), *map(view, found), 70, largest=False)
+        for length in (70, 5000):
+            x = new(4, length, dtype=dtype)
+            found = x.topk(5)
+            yield indexing.sort(view(x), *map(view, found), 5, largest=True, scratch=scratch)
+            found = x.sort()
+            yield indexing.sort(view(x), *map(view, found), length, largest=False,
+                                scratch=scratch)  # fmt: skip
 
 
 def calls() -> Iterator[list[Launch]]:

@@ -346,6 +346,13 @@ def test_sort_and_topk(dtype: torch.dtype, dim: int) -> None:
         up(x).topk(61)
 
 
+def test_long_rows_are_sorted_in_chunks() -> None:
+    x = torch.randint(0, 900, (2, 5000)).float()
+    found, right = up(x).topk(7), x.sort(stable=True, descending=True)
+    same(found.values, right.values[:, :7])
+    same(found.indices, right.indices[:, :7])
+
+
 def test_ties_keep_their_order() -> None:
     x = torch.randint(0, 5, (2, 90)).float()
     x[0, 7] = float("nan")

@@ -98,6 +98,7 @@ def test_empty_tensors() -> None:
         for name in ("sum", "mean", "prod", "any", "all"):
             arguments = () if dim is None else (dim,)
             same(getattr(y, name)(*arguments), getattr(x, name)(*arguments))
+    same(torch.empty(0, device="ruda").norm(), torch.empty(0).norm())
     with pytest.raises(RuntimeError, match=r"max\(\)"):
         torch.empty(0, device="ruda").max()
     with pytest.raises(IndexError, match="non-zero size"):

@@ -98,16 +98,28 @@ TRIANGLE = Definition(
 SORT = Definition(
     "indexing.sort",
     "ruda_dnn.indexing.sort_kernels:sort",
-    {"source": "*", "values": "*", "indices": "*i64", "count": "i64", "keep": "i64",
-     "programs": "i32", "LARGEST": "constexpr", "ROWS": "constexpr", **_BLOCK},
+    {"source": "*", "values": "*", "indices": "*i64", "count": "i64", "chunk": "i64",
+     "chunks": "i32", "keep": "i64", "programs": "i32", "LARGEST": "constexpr",
+     "ROWS": "constexpr", **_BLOCK},
+)  # fmt: skip
+MERGE = Definition(
+    "indexing.merge",
+    "ruda_dnn.indexing.sort_kernels:merge",
+    {"sorted_values": "*", "places": "*i64", "values": "*", "indices": "*i64", "count": "i64",
+     "chunk": "i64", "chunks": "i32", "length": "i64", "keep": "i64", "programs": "i32",
+     "steps": "i32", "LARGEST": "constexpr", "ROWS": "constexpr"},
 )  # fmt: skip
 
 BLOCK = 1024
 LANES = 128
 CHAIN_TILE = (32, 128)
 SORT_TILE = (32, 128)
+WHOLE_SORT = 4096
+"""Longest row that is sorted as a whole: the work grows with the square of its length."""
+SORT_CHUNK = 2048
+MERGE_ROWS = 256
 MOST_SORTED = 1 << 20
-"""Longest row that is sorted: the work grows with the square of its length."""
+"""Longest row that is sorted: each of its values is looked up in each of its chunks."""
 _BIT_TYPES = {1: "uint8", 2: "float16", 4: "int32", 8: "int64"}
 _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2}
 
@@ -254,18 +266,38 @@ def triangle(source: View, out: View, diagonal: int, upper: bool) -> list[Launch
                      UPPER=upper, BLOCK=BLOCK)]  # fmt: skip
 
 
-def sort(source: View, values: View, indices: View, keep: int, largest: bool) -> list[Launch]:
+def sort(
+    source: View, values: View, indices: View, keep: int, largest: bool, scratch: Allocate
+) -> list[Launch]:
     """The first `keep` values of every row in order, and where they were."""
     count = source.shape[-1]
     if count > MOST_SORTED:
         raise NotImplementedError(
             f"[sort] got rows of {count} values, wanted at most {MOST_SORTED} on cuda"
         )
+    rows = source.size // count
+    chunk = count if count <= WHOLE_SORT else SORT_CHUNK
+    chunks, length = ceil_div(count, chunk), min(keep, chunk)
     height, block = SORT_TILE
-    programs = ceil_div(count, height)
-    return [SORT((source.size // count * programs,), source=source, values=values,
-                 indices=indices, count=count, keep=keep, programs=programs, LARGEST=largest,
-                 ROWS=height, BLOCK=block)]  # fmt: skip
+    programs = ceil_div(chunk, height)
+    some, places = values, indices
+    if chunks > 1:
+        some = scratch((rows, chunks, length), source.dtype)
+        places = scratch((rows, chunks, length), "int64")
+    launches = [
+        SORT((rows * chunks * programs,), source=source, values=some, indices=places, count=count,
+             chunk=chunk, chunks=chunks, keep=length, programs=programs, LARGEST=largest,
+             ROWS=height, BLOCK=block)
+    ]  # fmt: skip
+    if chunks > 1:
+        programs = ceil_div(chunks * length, MERGE_ROWS)
+        launches.append(
+            MERGE((rows * programs,), sorted_values=some, places=places, values=values,
+                  indices=indices, count=count, chunk=chunk, chunks=chunks, length=length,
+                  keep=keep, programs=programs, steps=length.bit_length(), LARGEST=largest,
+                  ROWS=MERGE_ROWS)
+        )  # fmt: skip
+    return launches
 
 
 def bundle() -> list[Specialisation]:
@@ -303,8 +335,11 @@ def bundle() -> list[Specialisation]:
         launches += count_blocks(some(dtype), longs) + positions(some(dtype), longs, longs)
     launches += coordinate(longs, longs, 1, 64, 1)
     for dtype in ("float32", "float16", "bfloat16"):
-        launches += [*sort(some(dtype, 4, 64), some(dtype), longs, 50, True),
-                     *sort(some(dtype, 4, 64), some(dtype), longs, 64, False)]  # fmt: skip
+        for largest in (True, False):
+            launches += sort(
+                some(dtype, 4, 8192), some(dtype), longs, 50, largest,
+                lambda shape, kind: scratch(0, kind, shape),
+            )  # fmt: skip
     for dtype in ("float32", "float16", "uint8"):
         for upper in (True, False):
             launches += triangle(some(dtype, 8, 8), some(dtype, 8, 8), 1, upper)
