@@ -309,6 +309,28 @@ def test_integers(interpreter, dtype: str) -> None:
         np.testing.assert_array_equal(out, wrapped([single(n) for n, _ in python]), op)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_quotients_of_many_bits(interpreter, dtype: str) -> None:
+    x = rounded([1e30, -3e38, 1e20, 2.0**64, 5.0, -1e30, 3e38], dtype)
+    y = rounded([0.3, 0.7, 3.0, 3.0, 3.0, -0.3, 1e-30], dtype)
+    if dtype == "float64":  # the last quotient is no float64
+        x, y = np.append(x, 1.7e308), np.append(y, 3e-300)
+    view = interpreter.view
+    a, b = (view(interpreter.array(each, dtype)) for each in (x, y))
+    fmod, remainder = interpreter.empty(x.shape, dtype), interpreter.empty(x.shape, dtype)
+    interpreter.run(
+        launch.pointwise("fmod", dtype, view(fmod), a, b)
+        + launch.pointwise("remainder", dtype, view(remainder), a, b)
+    )
+    exact = [math.fmod(left, right) for left, right in zip(x.tolist(), y.tolist(), strict=True)]
+    np.testing.assert_array_equal(np.float64(fmod), exact)
+    above = [
+        rest + right if rest * right < 0 else rest
+        for rest, right in zip(exact, y.tolist(), strict=True)
+    ]
+    np.testing.assert_allclose(np.float64(remainder), above, rtol=1e-6)
+
+
 @pytest.mark.parametrize("source", [*FLOATS, *INTEGERS, "bool"])
 def test_conversions(interpreter, source: str) -> None:
     x = np.array([0, 1, 2, 3, 100, 126] if source != "bool" else [0, 1, 1, 0, 1, 0])

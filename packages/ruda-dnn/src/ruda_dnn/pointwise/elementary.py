@@ -124,7 +124,15 @@ def remainder_of_division(a, b):
     """C's fmod, in float64: its sign is that of a."""
     x, y = a.to(tl.float64), tl.abs(b.to(tl.float64))
     size = tl.abs(x)
-    result = tl.fma(-tl.floor(size / y), y, size)
+    rest = size
+    # A quotient of 2^52 and more is rounded: what it leaves is exact, and is divided again.
+    far = (y > 0) & (size < float("inf")) & (size >= y * 4503599627370496.0)
+    while tl.max(far.to(tl.int32)) > 0:
+        # Where the quotient is no number, by a multiple of y: 2^1000 times as large.
+        by = tl.where(tl.abs(rest) / y < float("inf"), y, y * 1.0715086071862673e301)
+        rest = tl.where(far, tl.fma(-tl.floor(rest / by), by, rest), rest)
+        far = far & (tl.abs(rest) >= y * 4503599627370496.0)
+    result = tl.fma(-tl.floor(rest / y), y, rest)
     # The rounded quotient may be one too large or, below it, too small.
     result = tl.where(result < 0, result + y, result)
     result = tl.where(result >= y, result - y, result)
