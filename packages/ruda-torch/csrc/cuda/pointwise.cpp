@@ -63,6 +63,17 @@ bool is_for_floats(std::string_view op) {
   return std::find(std::begin(names), std::end(names), op) != std::end(names);
 }
 
+// Operators that ATen's own kernels have for some dtypes only.
+bool refuses(std::string_view op, ScalarType type) {
+  if (c10::isFloatingType(type)) {
+    return op.starts_with("bitwise_") || op == "left_shift" || op == "right_shift";
+  }
+  if (type == at::kBool && (op == "ceil" || op == "floor" || op == "round" || op == "trunc")) {
+    return true;
+  }
+  return is_for_floats(op);
+}
+
 double rounded(double value, ScalarType type) {
   switch (type) {
     case at::kDouble: return value;
@@ -293,7 +304,7 @@ void pointwise(const char* op, at::TensorIteratorBase& iterator, ScalarType type
   TORCH_INTERNAL_ASSERT(iterator.noutputs() == 1 && inputs < kTensors &&
                         call.operands <= kOperands);
   call.type = dtype_or_refuse(op, type, iterator.tensor(inputs));
-  if (!c10::isFloatingType(type) && is_for_floats(op)) refuse_on_cuda(op, iterator.tensor(inputs));
+  if (refuses(op, type)) refuse_on_cuda(op, iterator.tensor(inputs));
   if (iterator.numel() == 0) return;
   set_sizes(call, iterator);
   add_tensor(call, 0, iterator, 0, dtype_or_refuse(op, iterator.dtype(0), iterator.tensor(0)));

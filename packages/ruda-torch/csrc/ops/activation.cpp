@@ -21,14 +21,14 @@ using at::Tensor;
 Tensor silu_backward(const Tensor& grad, const Tensor& self) {
   if (on_cuda()) return stub::make<at::native::structured_silu_backward_out>(grad, self);
   require_ruda("aten::silu_backward", {{"grad_output", grad}, {"self", self}});
-  HostCall call;
+  HostCall call("aten::silu_backward", self);
   return call.adopt(at::silu_backward(call.alias(grad), call.alias(self)));
 }
 
 Tensor mish_backward(const Tensor& grad, const Tensor& self) {
   if (on_cuda()) return at::native::mish_backward(grad, self);
   require_ruda("aten::mish_backward", {{"grad_output", grad}, {"self", self}});
-  HostCall call;
+  HostCall call("aten::mish_backward", self);
   return call.adopt(at::mish_backward(call.alias(grad), call.alias(self)));
 }
 

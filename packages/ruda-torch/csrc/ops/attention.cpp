@@ -152,7 +152,7 @@ Attended attention(const Tensor& query, const Tensor& key, const Tensor& value,
                                           sight_of(query, causal, scale), true);
     return attended(std::move(out), std::move(logsumexp), query, key);
   }
-  HostCall call;
+  HostCall call("scaled_dot_product_attention", query);
   auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
       with_adjacent_features(call.alias(query)), with_adjacent_features(call.alias(key)),
       with_adjacent_features(call.alias(value)), 0.0, causal, alias_mask(call, mask), scale);
@@ -199,7 +199,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
         {wanted[0], wanted[1], wanted[2]});
     return {std::move(dq), std::move(dk), std::move(dv), Tensor()};
   }
-  HostCall call;
+  HostCall call("scaled_dot_product_attention_backward", query);
   auto [grad_query, grad_key, grad_value] =
       at::_scaled_dot_product_flash_attention_for_cpu_backward(
           with_adjacent_features(call.alias(grad)), with_adjacent_features(call.alias(query)),

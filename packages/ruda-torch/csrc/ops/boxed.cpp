@@ -147,7 +147,7 @@ class Boxed final : public c10::OperatorKernel {
       run_on_cuda(op, keys, stack);
       return;
     }
-    HostCall call;
+    HostCall call(op.operator_name().name.c_str());
     OneThread threads;
     // The stack gets aliases; the originals stay alive here.
     c10::SmallVector<c10::IValue, 6> originals;

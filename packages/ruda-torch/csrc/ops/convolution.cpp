@@ -19,7 +19,7 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
                        SymIntArrayRef output_padding, c10::SymInt groups) {
   require_ruda("aten::convolution", {{"input", input}, {"weight", weight},
                                      {"bias", bias.value_or(at::Tensor())}});
-  HostCall call;
+  HostCall call("aten::convolution", input);
   return call.adopt(at::convolution_symint(call.alias(input), call.alias(weight), call.alias(bias),
                                            stride, padding, dilation, transposed, output_padding,
                                            groups));
@@ -31,7 +31,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
     SymIntArrayRef output_padding, c10::SymInt groups, std::array<bool, 3> wanted) {
   require_ruda("aten::convolution_backward",
                {{"grad_output", grad}, {"input", input}, {"weight", weight}});
-  HostCall call;
+  HostCall call("aten::convolution_backward", input);
   const std::vector<c10::SymInt> bias_sizes{
       transposed ? weight.sym_size(1) * groups : weight.sym_size(0)};
   auto [grad_input, grad_weight, grad_bias] = at::convolution_backward_symint(

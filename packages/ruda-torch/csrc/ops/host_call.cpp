@@ -61,10 +61,10 @@ void require_ruda(const char* operation,
   }
 }
 
-HostCall::HostCall()
+HostCall::HostCall(const char* operation, const at::Tensor& argument)
     : below_(c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset) {
   ensure_usable();
-  if (on_cuda()) refuse_on_cuda("ATen's CPU kernel", at::Tensor());
+  if (on_cuda()) refuse_on_cuda(operation, argument);
   refuse_capture();
   wait_for_current_stream();
   count(counters().library_calls);

@@ -32,7 +32,8 @@ void require_ruda(const char* operation,
 // A call runs when the current stream is idle: the constructor waits for it.
 class HostCall {
  public:
-  HostCall();
+  // The cuda target has no such calls: there the constructor refuses the operator, by its name.
+  explicit HostCall(const char* operation, const at::Tensor& argument = at::Tensor());
   HostCall(const HostCall&) = delete;
   HostCall& operator=(const HostCall&) = delete;
 

@@ -30,7 +30,7 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Te
                {{"input_gates", input_gates}, {"hidden_gates", hidden_gates}, {"cx", cx},
                 {"input_bias", or_undefined(input_bias)},
                 {"hidden_bias", or_undefined(hidden_bias)}});
-  HostCall call;
+  HostCall call("aten::_thnn_fused_lstm_cell", input_gates);
   Tensor workspace = with_bias(call.alias(input_gates), call.alias(input_bias)) +
                      with_bias(call.alias(hidden_gates), call.alias(hidden_bias));
   const auto gates = workspace.unsafe_chunk(4, 1);
@@ -51,7 +51,7 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const OptionalTensor& grad
   require_ruda("aten::_thnn_fused_lstm_cell_backward_impl",
                {{"grad_hy", or_undefined(grad_hy)}, {"grad_cy", or_undefined(grad_cy)},
                 {"cx", cx}, {"cy", cy}, {"workspace", workspace}});
-  HostCall call;
+  HostCall call("aten::_thnn_fused_lstm_cell_backward_impl", workspace);
   const auto gates = call.alias(workspace).unsafe_chunk(4, 1);
   const Tensor squashed = call.alias(cy).tanh();
   Tensor grad_cell = given(grad_cy) ? call.alias(*grad_cy) : Tensor();
@@ -85,7 +85,7 @@ std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hid
                {{"input_gates", input_gates}, {"hidden_gates", hidden_gates}, {"hx", hx},
                 {"input_bias", or_undefined(input_bias)},
                 {"hidden_bias", or_undefined(hidden_bias)}});
-  HostCall call;
+  HostCall call("aten::_thnn_fused_gru_cell", input_gates);
   const auto input =
       with_bias(call.alias(input_gates), call.alias(input_bias)).unsafe_chunk(3, 1);
   const auto hidden =
@@ -104,7 +104,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
                                                                      bool has_bias) {
   require_ruda("aten::_thnn_fused_gru_cell_backward",
                {{"grad_hy", grad_hy}, {"workspace", workspace}});
-  HostCall call;
+  HostCall call("aten::_thnn_fused_gru_cell_backward", workspace);
   const auto saved = call.alias(workspace).unsafe_chunk(5, 1);
   const Tensor& reset = saved[0];
   const Tensor& update = saved[1];

@@ -284,6 +284,20 @@ def test_fills() -> None:
     same(torch.arange(5, device="ruda", dtype=torch.float16), torch.arange(5, dtype=torch.float16))
 
 
+def test_dtypes_that_an_operator_has_not() -> None:
+    """Refused before the launch, as ATen's own kernels do."""
+    truth = torch.ones(3, dtype=torch.bool, device="ruda")
+    for function in (torch.ceil, torch.floor, torch.round, torch.trunc):
+        with pytest.raises(NotImplementedError, match=rf"\[{function.__name__}\].*dtype bool"):
+            function(truth)
+    for function in (torch.bitwise_and, torch.bitwise_left_shift):
+        with pytest.raises(NotImplementedError, match="no kernel on ruda"):
+            function(torch.ones(3, device="ruda"), truth)
+    with pytest.raises(NotImplementedError, match=r"\[aten::convolution\].*dtype float32"):
+        F.conv1d(torch.ones(1, 2, 4, device="ruda"), torch.ones(3, 2, 2, device="ruda"))
+    assert truth.all()  # the device goes on
+
+
 def test_in_place_and_out() -> None:
     x, y = torch.randn(4, 5), torch.randn(4, 5)
     compare(lambda a, b: a.clone().add_(b).mul_(2).sub_(b.half()).div_(3).exp_(), x, y)
