@@ -176,6 +176,19 @@ def test_norm_and_clipping() -> None:
     assert parameters[0].grad.norm().item() == pytest.approx(0.5**0.5, rel=1e-5)
 
 
+@pytest.mark.parametrize("order", [0, 1, 2, 3])
+def test_norms_of_nothing(order: float) -> None:
+    x = torch.randn(3, 0)
+    for dtype in (torch.float32, torch.bfloat16):
+        y = x.to("ruda", dtype)
+        same(torch.linalg.vector_norm(y, order, 1), torch.linalg.vector_norm(x.to(dtype), order, 1))
+        same(torch.linalg.vector_norm(y, order), torch.linalg.vector_norm(x.to(dtype), order))
+    weights = [torch.ones(2, device="ruda"), torch.ones(0, device="ruda")]
+    for weight in weights:
+        weight.grad = weight * 3
+    assert torch.nn.utils.clip_grad_norm_(weights, 1.0).item() == pytest.approx(18**0.5)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool], ids=str)
 def test_cumulative_sums(dtype: torch.dtype) -> None:
     x, y = pair(torch.randn(3, 7, 40), dtype)
