@@ -38,10 +38,13 @@ def test_values_and_gradients(own: bool, shape: tuple[int, ...], dtype: torch.dt
     peer = F.layer_norm(peers[0], shape[-1:], peers[1], peers[2], 1e-5)
     peer.backward(grad)
     wanted = reference.layer_norm(values(x), values(weight), values(bias), 1e-5)[0]
-    check(y, wanted, dtype, peer=peer, name="y")
+    # One row's error is that of one number, the scale's last rounding: nothing to compare.
+    rows = len(shape) > 1
+    check(y, wanted, dtype, peer=peer if rows else None, name="y")
     gradients = reference.layer_norm_backward(values(x), values(weight), values(grad), 1e-5)
     for tensor, gradient, other, name in zip(tensors, gradients, peers, ("dx", "dw", "db")):
-        check(tensor.grad, gradient, dtype, peer=other.grad, long_reduction=True, name=name)
+        check(tensor.grad, gradient, dtype, peer=other.grad if rows else None,
+              long_reduction=True, name=name)  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -101,6 +104,10 @@ def test_what_the_kernel_does_not_take(
 ) -> None:
     x, weight, bias, grad = sample(shape, dtype)
     tensors = [on_ruda(t) for t in (x, weight, bias)]
+    if x.numel() and torch.ruda.get_device_properties().target == "cuda":  # and ATen has no other
+        with pytest.raises((NotImplementedError, ValueError), match=r"cuda|eps"):
+            F.layer_norm(tensors[0], shape[-1:], tensors[1], tensors[2], eps)
+        return
     y = F.layer_norm(tensors[0], shape[-1:], tensors[1], tensors[2], eps)
     y.backward(grad.to("ruda"))
     peers = [t.clone().requires_grad_() for t in (x, weight, bias)]
