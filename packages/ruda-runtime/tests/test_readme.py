@@ -8,6 +8,8 @@ from pathlib import Path
 
 from ruda_runtime import settings
 
+from .conftest import ON_GPU
+
 README = Path(__file__).resolve().parent.parent / "README.md"
 
 
@@ -18,9 +20,16 @@ def test_the_example_runs(python_output: Callable[..., str]) -> None:
     assert len([line for line in code.splitlines() if line]) <= 10
     assert python_output(code, RUDA_TARGET="host").splitlines() == [
         "(2, 3) (1, 4) False",
-        "33.0 bfloat16 host:0",
+        "33 bfloat16 host:0",
         "12 True",
     ]
+
+
+def test_the_example_runs_on_a_gpu(python_output: Callable[..., str]) -> None:
+    code, _ = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    driver = {} if ON_GPU else {"RUDA_CUDA_DRIVER": "double"}
+    lines = python_output(code, RUDA_TARGET="cuda", **driver).splitlines()
+    assert lines[:2] == ["(2, 3) (1, 4) False", "33 bfloat16 cuda:0"]
 
 
 def test_every_setting_is_documented() -> None:
