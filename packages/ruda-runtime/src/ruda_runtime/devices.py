@@ -179,9 +179,9 @@ def _start_cuda() -> str:
 
 
 def _caller_level() -> int:
-    """The stacklevel, seen from the caller, of the first frame outside this package."""
+    """The stacklevel, seen from the caller, of the first frame outside RUDA's packages."""
     level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__package__") == __package__:
+    while frame.f_back is not None and str(frame.f_globals.get("__package__")).startswith("ruda_"):
         level, frame = level + 1, frame.f_back
     return level
 

@@ -163,7 +163,7 @@ def test_auto_takes_the_host_where_there_is_no_gpu_and_says_so() -> None:
     """
     done = run(code, RUDA_TARGET="auto", CUDA_VISIBLE_DEVICES="")
     assert done.stdout.split() == ["host:0"], done.stderr
-    assert "RUDA_TARGET=auto chose the host target" in done.stderr
+    assert "<string>:3: RuntimeWarning: RUDA_TARGET=auto chose the host target" in done.stderr
 
 
 def test_another_build_of_the_library_is_loaded(tmp_path: Path) -> None:
