@@ -99,21 +99,22 @@ class RudaAllocator final : public c10::DeviceAllocator {
     const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     c10::CachingDeviceAllocator::DeviceStats stats;
     auto fill = [&](c10::CachingAllocator::StatArray& stat, int64_t current, int64_t peak,
-                    int64_t sum) {
+                    int64_t sum, int64_t before) {
       stat[all].current = current;
       stat[all].peak = std::max(current, peak);
       stat[all].allocated = sum;
-      stat[all].freed = std::max<int64_t>(0, sum - current);
+      stat[all].freed = std::max<int64_t>(0, sum - (current - before));
     };
     const int64_t bytes = g_bytes.load() - base_.bytes;
     const int64_t blocks = g_blocks.load() - base_.blocks;
     const int64_t live = g_live_blocks.load();
     const int64_t segments = now.system_allocations - base_.system_allocations;
-    fill(stats.allocated_bytes, now.allocated, now.peak_allocated, bytes);
-    fill(stats.requested_bytes, now.allocated, now.peak_allocated, bytes);
-    fill(stats.active_bytes, now.allocated, now.peak_allocated, bytes);
-    fill(stats.allocation, live, g_peak_live_blocks.load(), blocks);
-    fill(stats.active, live, g_peak_live_blocks.load(), blocks);
+    for (auto* stat : {&stats.allocated_bytes, &stats.requested_bytes, &stats.active_bytes}) {
+      fill(*stat, now.allocated, now.peak_allocated, bytes, base_.allocated);
+    }
+    for (auto* stat : {&stats.allocation, &stats.active}) {
+      fill(*stat, live, g_peak_live_blocks.load(), blocks, base_.live_blocks);
+    }
     stats.reserved_bytes[all].current = now.reserved;
     stats.reserved_bytes[all].peak = std::max(now.reserved, now.peak_reserved);
     stats.num_device_alloc = segments;
@@ -125,7 +126,8 @@ class RudaAllocator final : public c10::DeviceAllocator {
     check_index(device);
     ruda_memory_stats now;
     api()->memory_stats(&now);
-    base_ = {g_bytes.load(), g_blocks.load(), now.system_allocations, now.out_of_memory};
+    base_ = {g_bytes.load(),         g_blocks.load(),   now.allocated,
+             g_live_blocks.load(), now.system_allocations, now.out_of_memory};
   }
 
   void resetPeakStats(c10::DeviceIndex device) override {
@@ -145,10 +147,12 @@ class RudaAllocator final : public c10::DeviceAllocator {
                       static_cast<int>(device), ", wanted 0 (there is one device)");
   }
 
-  // The accumulated numbers at the last reset.
+  // The numbers at the last reset.
   struct {
     int64_t bytes = 0;
     int64_t blocks = 0;
+    int64_t allocated = 0;
+    int64_t live_blocks = 0;
     int64_t system_allocations = 0;
     int64_t out_of_memory = 0;
   } base_;
