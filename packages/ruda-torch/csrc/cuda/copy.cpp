@@ -29,14 +29,10 @@ void check_side(const Tensor& tensor, const char* role) {
                               tensor.layout(), ", wanted torch.strided");
 }
 
-// The elements lie without gaps and in the same order on both sides.
+// The bytes of one side are those of the other.
 bool same_order(const Tensor& target, const Tensor& source) {
-  if (target.sizes() != source.sizes() || target.scalar_type() != source.scalar_type() || target.is_conj() != source.is_conj() ||
-      target.is_neg() != source.is_neg()) {
-    return false;
-  }
-  if (target.is_contiguous() && source.is_contiguous()) return true;
-  return target.is_non_overlapping_and_dense() && target.strides() == source.strides();
+  return target.sizes() == source.sizes() && target.is_conj() == source.is_conj() &&
+         target.is_neg() == source.is_neg() && same_memory_order(target, source);
 }
 
 void copy_bytes(const Tensor& target, const Tensor& source, bool non_blocking) {

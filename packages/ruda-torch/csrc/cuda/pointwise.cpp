@@ -240,12 +240,6 @@ ScalarType bits_type(int64_t item) {
   }
 }
 
-bool same_memory_order(const at::Tensor& target, const at::Tensor& source) {
-  if (target.scalar_type() != source.scalar_type()) return false;
-  if (target.is_contiguous() && source.is_contiguous()) return true;
-  return target.is_non_overlapping_and_dense() && target.strides() == source.strides();
-}
-
 void copy_bits(at::TensorIteratorBase& iterator) {
   const auto item = static_cast<int64_t>(iterator.element_size(0));
   Call call;
@@ -269,6 +263,12 @@ void copy_bits(at::TensorIteratorBase& iterator) {
 }
 
 }  // namespace
+
+bool same_memory_order(const at::Tensor& target, const at::Tensor& source) {
+  if (target.scalar_type() != source.scalar_type()) return false;
+  if (target.is_contiguous() && source.is_contiguous()) return true;
+  return target.is_non_overlapping_and_dense() && target.strides() == source.strides();
+}
 
 void device_copy(const at::Tensor& target, const at::Tensor& source) {
   if (target.numel() == 0) return;

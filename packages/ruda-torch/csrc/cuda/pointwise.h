@@ -10,6 +10,10 @@
 
 namespace ruda_torch {
 
+// Two tensors of the same sizes have one dtype and their elements without gaps in the same order: a copy
+// is one of bytes.
+bool same_memory_order(const at::Tensor& target, const at::Tensor& source);
+
 // target = source, converted; both on ruda, of the same sizes and any strides.
 void device_copy(const at::Tensor& target, const at::Tensor& source);
 
