@@ -86,15 +86,6 @@ def _large(item: pytest.Item) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    target = config.getoption("--target", None)
-    if target not in ("double", "cuda"):
-        return
-    if target == "double":
-        from ruda_runtime.testing.uncompiled import launch_uncompiled
+    from ruda_runtime.testing.pytest_plugin import leave_out_on_gpus  # reads the environment above
 
-        launch_uncompiled()  # test_*_kernels.py compile
-    for item in items:
-        if (reason := _of_the_host(item)) is not None:
-            item.add_marker(pytest.mark.skip(reason=f"host target: {reason}"))
-        elif target == "double" and (reason := _large(item)) is not None:
-            item.add_marker(pytest.mark.skip(reason=f"driver double: {reason}"))
+    leave_out_on_gpus(config, items, _of_the_host, _large)

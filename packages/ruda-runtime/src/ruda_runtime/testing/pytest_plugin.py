@@ -15,7 +15,7 @@ path can still set the environment that ``ruda_runtime`` reads when it is import
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -75,3 +75,32 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     if found:
         pytest.fail(f"the driver double found {len(found)} violations: {found[0]}", pytrace=False)
     return result
+
+
+def leave_out_on_gpus(
+    config: pytest.Config,
+    items: list[pytest.Item],
+    of_the_host: Callable[[pytest.Item], str | None],
+    too_long: Callable[[pytest.Item], str | None],
+) -> None:
+    """Skip, with the reason that a function gives, what a package's tests leave out there.
+
+    For a package's ``pytest_collection_modifyitems``. On the double its kernels are interpreted
+    without being compiled; tests of their own compile them.
+
+    Args:
+        of_the_host: why a test says nothing about the cuda target, or ``None``.
+        too_long: why a test is left to GPUs, since interpreting it takes too long, or ``None``.
+    """
+    target = config.getoption("--target", None)
+    if target not in ("double", "cuda"):
+        return
+    if target == "double":
+        from ruda_runtime.testing.uncompiled import launch_uncompiled
+
+        launch_uncompiled()
+    for item in items:
+        if (reason := of_the_host(item)) is not None:
+            item.add_marker(pytest.mark.skip(reason=f"host target: {reason}"))
+        elif target == "double" and (reason := too_long(item)) is not None:
+            item.add_marker(pytest.mark.skip(reason=f"driver double: {reason}"))
